@@ -8,9 +8,9 @@ from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.masks import with_named_mask
 from purerl.envs.finite_resets import with_finite
-from purerl.envs.functions import check_not_gymnasium
+from purerl.envs.functions import check_object
 from purerl.envs.own import checked, with_info
-from purerl.envs.parameters import overridden
+from purerl.envs.parameters import Made, overridden
 from purerl.envs.parameters import swept_problems as problems_of
 from purerl.envs.randomized import with_randomized
 from purerl.envs.suites import adapter
@@ -49,70 +49,41 @@ def make_env(
         hint = "apply only to an environment id; pass arguments to the constructor of an env= object"
         raise ConfigError([Problem("env_kwargs", env_kwargs, hint)])
     if isinstance(env, Environment):
-        return _own(env, env_params, params, info, num_envs, finite, randomize)
-    if env is None and "/" in env_id:
-        suite, name = adapter(env_id)
-        env = suite.make(name, env_kwargs)
-        defaults = suite.default_params(env)
-        if params is not None and (defaults is None or not isinstance(params, type(defaults))):
-            kind = "has no parameters object" if defaults is None else f"needs an object of type {type(defaults).__name__}"
-            raise ConfigError([Problem("env_params", params, f"{env_id} {kind}")])
-        params = defaults if params is None else params
-        adapt = lambda overrides: suite.adapt(env, overridden(params, overrides))
-        made = with_randomized(adapt, params, env_params, randomize) if randomize else adapt(env_params)
-        return _informed(made, info, finite)._replace(name=env_id)
-    gymnax, _ = adapter("")
-    if env is None:
-        env = gymnax.make(env_id, env_kwargs)
-        if params is not None and not isinstance(params, type(defaults := gymnax.default_params(env))):
-            hint = f"must be of type {type(defaults).__name__}; set single values with PPOConfig(env_params=...)"
+        given = {"env_params": env_params or params, "randomize": randomize}
+        hint = "a purerl.Environment has no parameters to set; draw them in its reset, and keep them in its state"
+        raise_if_any([Problem(name, x, hint) for name, x in given.items() if x])
+        bare = env if env.host else checked(env, num_envs)
+    else:
+        made = _made(env_id, env_kwargs, env, params)
+        if params is not None and (made.params is None or not isinstance(params, type(made.params))):
+            kind = "None" if made.params is None else f"of type {type(made.params).__name__}"
+            hint = f"must be {kind} for {env_id}; set single values with PPOConfig(env_params=...)"
             raise ConfigError([Problem("env_params", params, hint)])
-    if isinstance(env, type):
-        raise ConfigError([Problem("env", env.__name__, "must be an object, not a class; write env=" + env.__name__ + "()")])
+        params = made.params if params is None else params
+        adapt = lambda overrides: made.adapt(overridden(params, overrides))
+        bare = with_randomized(adapt, params, env_params, randomize) if randomize else adapt(env_params)
+        bare = bare._replace(name=env_id) if env is None and "/" in env_id else bare
+    if bare.host:  # an unshared copy
+        return with_named_mask(bare.host.environment(info, finite)._replace(name=bare.name))
+    return with_named_mask(with_info(with_finite(bare, num_envs) if finite else bare, info))
+
+
+def _made(env_id: str, env_kwargs: tuple, env: Any, params: Any) -> Made:
+    """Return the environment of an id, or an object with gymnax's methods, before its parameters are set."""
+    suite, name = adapter(env_id if env is None else "")
+    if env is None:
+        return suite.make(name, env_kwargs)
     if isinstance(env, str):
         raise ConfigError([Problem("env", env, f"must be an object; pass an environment id as PPOConfig(env={env!r})")])
     if isinstance(env, tuple):
         raise ConfigError([Problem("env", "a tuple", "pass environment and parameters separately: env=env, env_params=params")])
-    check_not_gymnasium(env)
-    missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
-    if missing:
-        hint = f"has no method {' or '.join(missing)}; use a gymnax 1.0 environment, or purerl.wrap_env(env)"
-        raise ConfigError([Problem("env", env, hint)])
-    own = tuple(name for name in info if name not in (randomize or {}))
-    adapt = lambda overrides: with_named_mask(gymnax.adapt(env, overrides, params, own))
-    if randomize:
-        params = gymnax.default_params(env) if params is None else params
-        return _informed(with_randomized(adapt, params, env_params, randomize), info, finite)
-    made = adapt(env_params)
-    return with_finite(made) if finite else made
-
-
-def _own(
-    env: Environment,
-    env_params: dict[str, Any],
-    params: Any,
-    info: tuple[str, ...],
-    num_envs: int,
-    finite: bool,
-    randomize: dict[str, Uniform | Normal] | None,
-) -> Environment:
-    """Check a custom `Environment`; return it with only these `info` entries."""
-    given = {"env_params": env_params or params, "randomize": randomize}
-    hint = "a purerl.Environment has no parameters to set; draw them in its reset, and keep them in its state"
-    raise_if_any([Problem(name, x, hint) for name, x in given.items() if x])
-    return with_named_mask(_informed(env if env.host else checked(env, num_envs), info, finite, num_envs))
+    check_object(env, ("reset", "step", "action_space"), "use a gymnax 1.0 environment, or purerl.wrap_env(env)")
+    return suite.made(env, params)
 
 
 def lives_on_host(env_id: str, env: Any = None) -> bool:
     """Return True if `env`, or the config's environment if `env` is None, is external to JAX. Nothing is constructed."""
     return env.host is not None if isinstance(env, Environment) else env is None and env_id.startswith("gymnasium/")
-
-
-def _informed(env: Environment, info: tuple[str, ...], finite: bool, num_envs: int = 2) -> Environment:
-    """Return an environment with only these `info` entries. An external environment is returned as an unshared copy."""
-    if env.host:
-        return env.host.environment(info, finite)
-    return with_info(with_finite(env, num_envs) if finite else env, info)
 
 
 def swept_problems(
@@ -121,9 +92,8 @@ def swept_problems(
     """Report invalid environment parameters in a batch of configs. Arguments are as in `make_env`; overrides are `[configs]`."""
     if isinstance(env, Environment):
         return []
-    suite, name = adapter(env_id if env is None else "")
-    env = suite.make(name, env_kwargs) if env is None else env
-    return problems_of(suite.default_params(env) if params is None else params, env_params)
+    defaults = _made(env_id, env_kwargs, env, params).params if params is None else params
+    return problems_of(defaults, env_params)
 
 
 def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Environment:

@@ -3,7 +3,8 @@
 import os
 import pathlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,15 @@ def ffmpeg() -> str:
     except ImportError as error:
         raise ConfigError([Problem("path", ".mp4", "needs ffmpeg; run pip install '.[video]', or write a .gif")]) from error
     return get_ffmpeg_exe()
+
+
+def drawing(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
+    """Return `Environment.draw` of an environment of `wrap_env`: images of states, `render(states)`, `seconds` per image."""
+
+    def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+        save_animation(render([state for state, _ in env_states]), path, seconds)
+
+    return draw
 
 
 def save_animation(images: Sequence[np.ndarray] | np.ndarray, path: str | os.PathLike, seconds: float) -> None:

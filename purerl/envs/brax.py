@@ -10,14 +10,12 @@ and its return is bootstrapped from the value of its last observation. `done` of
 
 import copy
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, is_count, nearest
-from purerl.envs.functions import wrap_env
 from purerl.envs.importing import importing_mujoco
-from purerl.envs.one_state import OneState, drawn
-from purerl.envs.parameters import constructing
+from purerl.envs.one_state import one_state
+from purerl.envs.parameters import Made, constructing
 
 with importing_mujoco():
     from brax import envs
@@ -26,48 +24,26 @@ with importing_mujoco():
 WITHOUT_BACKEND = ("fast",)
 
 
-class BraxTask(NamedTuple):
-    """A brax environment with the arguments of brax's `EpisodeWrapper`."""
-
-    env: Any
-    episode_length: int
-    action_repeat: int
-
-
-def make(name: str, env_kwargs: tuple) -> BraxTask:
-    """Return the environment of this name.
+def make(name: str, env_kwargs: tuple) -> Made:
+    """Return the environment of this name; its parameters are the `System` that brax simulates, or None for `fast`.
 
     Raises:
         ConfigError: the name is unknown, or the constructor refused the arguments.
     """
-    if name not in envs._envs:
-        raise ConfigError([Problem("env", f"brax/{name}", f"no such environment; {nearest(name, envs._envs)}")])
     kwargs = dict(env_kwargs)
-    sizes = {key: kwargs.pop(key, default) for key, default in (("episode_length", 1000), ("action_repeat", 1))}
-    if found := [Problem("env_kwargs", {key: x}, "must be an int of at least 1") for key, x in sizes.items() if not is_count(x)]:
-        raise ConfigError(found)
+    length, repeat = kwargs.pop("episode_length", 1000), kwargs.pop("action_repeat", 1)
     if name not in WITHOUT_BACKEND:
         kwargs = {"backend": "spring", **kwargs}
-    with constructing(f"brax/{name}", env_kwargs), warnings.catch_warnings():
+    with constructing(f"brax/{name}", env_kwargs, envs._envs), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Brax System, piplines and environments", UserWarning)
-        return BraxTask(envs.get_environment(name, **kwargs), **sizes)
+        env = envs.get_environment(name, **kwargs)
 
+    def adapt(system: Any) -> Environment:
+        if system is None:
+            return one_state(env, length, repeat)
+        changed: Any = copy.copy(env)
+        changed.sys = system
+        render = lambda states: image.render_array(system, [state.pipeline_state for state in states])
+        return one_state(changed, length, repeat, render)
 
-def default_params(made: BraxTask) -> Any:
-    """Return the `System` that brax simulates, or None for `fast`."""
-    return getattr(made.env, "sys", None)
-
-
-def adapt(made: BraxTask, params: Any) -> Environment:
-    """Return the environment with this system as a `purerl.Environment`."""
-    env = made.env
-    if params is not None and params is not env.sys:
-        env = copy.copy(env)
-        env.sys = params
-    wrapped = wrap_env(
-        OneState(env, made.action_repeat), max_steps=-(-made.episode_length // made.action_repeat), slow_reset=True
-    )
-    if params is None:
-        return wrapped
-    render = lambda states: image.render_array(env.sys, [state.pipeline_state for state in states])
-    return wrapped._replace(draw=drawn(render, seconds=float(env.dt) * made.action_repeat))
+    return Made(adapt, getattr(env, "sys", None))

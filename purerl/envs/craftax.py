@@ -11,6 +11,7 @@ of worlds from the ninth on (jaxlib 0.10.2), and their maps are different and ha
 Achievements are entries of `info` at the end of an episode, in percent: `episode_info=("Achievements/collect_wood",)`.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -19,12 +20,11 @@ from craftax.craftax_env import make_craftax_env_from_name
 from jax.core import Tracer
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.platform import by_platform
 from purerl.core.spaces import Discrete
-from purerl.envs.animation import save_animation
+from purerl.envs.animation import drawing
 from purerl.envs.functions import wrap_env
-from purerl.envs.parameters import constructing
+from purerl.envs.parameters import Made, constructing
 
 NAMES = tuple(f"Craftax{game}-{seen}-v1" for game in ("-Classic", "") for seen in ("Symbolic", "Pixels"))
 NO_LIMIT = np.int32(2**31 - 1)
@@ -48,40 +48,30 @@ class _CraftaxEnv:
         return state, obs, reward, terminated, state.timestep >= self._params.max_timesteps, info
 
 
-def make(name: str, env_kwargs: tuple) -> Any:
-    """Return the environment of this name.
+def make(name: str, env_kwargs: tuple) -> Made:
+    """Return the environment of this name; its parameters are Craftax's `EnvParams`.
 
     Raises:
         ConfigError: the name is unknown, or the constructor refused the arguments.
     """
-    if name not in NAMES:
-        raise ConfigError([Problem("env", f"craftax/{name}", f"no such environment; {nearest(name, NAMES)}")])
-    with constructing(f"craftax/{name}", env_kwargs):
+    with constructing(f"craftax/{name}", env_kwargs, NAMES):
         env = make_craftax_env_from_name(name, auto_reset=False)
         static_params = env.default_static_params().replace(**dict(env_kwargs))  # pyright: ignore[reportAttributeAccessIssue]
-        return type(env)(static_params)
+        env = type(env)(static_params)
+
+    def adapt(params: Any) -> Environment:
+        limit = None if isinstance(params.max_timesteps, Tracer) else int(params.max_timesteps)
+        wrapped = wrap_env(_CraftaxEnv(env, params), slow_reset=True)
+        draw = drawing(functools.partial(_images, env), seconds=0.1)
+        return wrapped._replace(max_steps=limit, truncates_after=limit, draw=draw)
+
+    return Made(adapt, env.default_params)
 
 
-def default_params(env: Any) -> Any:
-    """Return Craftax's `EnvParams`."""
-    return env.default_params
-
-
-def adapt(env: Any, params: Any) -> Environment:
-    """Return the environment with these parameters as a `purerl.Environment`."""
-    limit = None if isinstance(params.max_timesteps, Tracer) else int(params.max_timesteps)
-    wrapped = wrap_env(_CraftaxEnv(env, params), slow_reset=True)
-    return wrapped._replace(max_steps=limit, truncates_after=limit, draw=_draw(env))
-
-
-def _draw(env: Any):
-    def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
-        if "Classic" in env.name:
-            from craftax.craftax_classic import renderer
-        else:
-            from craftax.craftax import renderer
-        picture = jax.jit(renderer.make_craftax_pixel_renderer(16))
-        images = [np.asarray(picture(state)).clip(0, 255).astype(np.uint8) for state, _ in env_states]
-        save_animation(images, path, seconds=0.1)
-
-    return draw
+def _images(env: Any, states: list) -> list[np.ndarray]:
+    if "Classic" in env.name:
+        from craftax.craftax_classic import renderer
+    else:
+        from craftax.craftax import renderer
+    picture = jax.jit(renderer.make_craftax_pixel_renderer(16))
+    return [np.asarray(picture(state)).clip(0, 255).astype(np.uint8) for state in states]

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 
 from purerl.core.auto_reset import auto_reset
@@ -12,23 +11,21 @@ from purerl.core.environment import NEVER, Environment
 from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
+from purerl.envs.outputs import check_step, typed, unpacked
 
 PROTOCOL = "purerl.wrap_env"
 
 
-def _is_array(x: Any) -> bool:
-    """Return True if an `info` entry is a number or an array of numbers, and not a typed key."""
-    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not is_key
-
-
-def check_not_gymnasium(env: Any) -> None:
-    """Raise a ConfigError if `env` is a gymnasium environment, or a class of gymnasium environments."""
+def check_object(env: Any, methods: tuple[str, ...], remedy: str) -> None:
+    """Raise a ConfigError if `env` is a class, lacks one of these methods, or is gymnasium's."""
     kind = env if isinstance(env, type) else type(env)
     if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
         hint = "is a single gymnasium environment; use purerl.from_gymnasium(lambda: ...), or an id such as gymnasium/CartPole-v1"
         raise ConfigError([Problem("env", kind.__name__, hint)])
+    if isinstance(env, type):
+        raise ConfigError([Problem("env", kind.__name__, f"must be an object, not a class; write {kind.__name__}()")])
+    if missing := [name for name in methods if not callable(getattr(env, name, None))]:
+        raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; {remedy}")])
 
 
 def wrapped_if_bare(env: Any) -> Any:
@@ -75,11 +72,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
     """
     if isinstance(env, Environment):
         raise ConfigError([Problem("env", "a purerl.Environment", "does not need wrap_env; pass the object as env=")])
-    check_not_gymnasium(env)
-    missing = [name for name in ("reset", "step", "action_space") if not hasattr(env, name)]
-    if missing or isinstance(env, type):
-        hint = f"has no {' or '.join(missing)}" if missing else f"must be an object, not a class; write {env.__name__}()"
-        raise ConfigError([Problem("env", env, f"{hint}; see help(purerl.wrap_env)")])
+    check_object(env, ("reset", "step"), "see help(purerl.wrap_env)")
     limit = getattr(env, "max_steps", None) if max_steps is None else max_steps
     if limit is not None and not (is_count(limit) and limit < 2**31):
         raise ConfigError([Problem("max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
@@ -95,16 +88,15 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         inner, obs, reward, terminated, truncated, info = unpacked(env.step(key, inner, action), 6, "step", PROTOCOL)
         own_limits.append(isinstance(truncated, Tracer) or bool(truncated))
         truncated = truncated if limit is None else jnp.asarray(truncated) | (count + 1 >= limit)
-        arrays = {name: x for name, x in info.items() if _is_array(x)}
-        return (*typed_signals(obs, (inner, count + 1), reward, terminated, truncated), chosen(arrays, tuple(arrays)))
+        return typed(obs, (inner, count + 1), reward, terminated, truncated, info)
 
     with code_of("env", "reset(key)"):
-        obs, env_state = jax.eval_shape(reset, jax.random.key(0))
-    action_space = action_space_of(env.action_space)
+        obs, _ = shapes = jax.eval_shape(reset, jax.random.key(0))
+    action_space = action_space_of(getattr(env, "action_space", None))
     observation_space = observation_space_of(getattr(env, "observation_space", None), obs, found := [])
     raise_if_any(found)
     with code_of("env", "step(key, state, action)"):
-        info = check_step(step, action_space, obs, env_state)
+        info = check_step(step, action_space, *shapes)
     return Environment(
         reset=lambda keys: jax.vmap(reset)(keys)[::-1],
         step=auto_reset(reset, step, slow_reset),

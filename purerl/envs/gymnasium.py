@@ -24,14 +24,14 @@ from purerl.core.types import PyTree
 from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments, action_space, converter, observation_space
 from purerl.envs.host import Host
 from purerl.envs.importing import importing_mujoco, quietly
-from purerl.envs.parameters import constructing
+from purerl.envs.parameters import Made, constructing
 
 IMAGES = "rgb_array"
 PROBED = 1000  # maximum number of steps of the random episode in which entries of info are looked for
 REWARDS = ("reward", "rewards")  # methods by which a wrapper changes rewards
 
 
-def make(name: str, env_kwargs: tuple) -> Environment:
+def make(name: str, env_kwargs: tuple) -> Made:
     """Return the environment of this id. For an id `module:id`, the module that registers the id must already be imported.
 
     Raises:
@@ -56,7 +56,7 @@ def make(name: str, env_kwargs: tuple) -> Environment:
         hint = f"{cause}; run pip install {package}" if package else str(cause)
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
     drawn = functools.partial(make_one, **kwargs | {"render_mode": IMAGES})
-    return environment(functools.partial(make_one, **kwargs), vectorization, drawn)
+    return Made(lambda params: environment(functools.partial(make_one, **kwargs), vectorization, drawn))
 
 
 def _make_one(name: str, **kwargs: Any) -> gymnasium.Env:
@@ -66,15 +66,6 @@ def _make_one(name: str, **kwargs: Any) -> gymnasium.Env:
             importlib.import_module("ale_py")  # its import registers these ids, in each process
     with importing_mujoco():  # the first MuJoCo environment in a process imports MuJoCo
         return gymnasium.make(name, **kwargs)
-
-
-def default_params(env: Environment) -> None:
-    """Return None: this suite is configured through `env_kwargs`."""
-
-
-def adapt(env: Environment, params: None) -> Environment:
-    """Return the environment unchanged; `make` has adapted it already."""
-    return env
 
 
 def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | None = None) -> Environment:

@@ -5,6 +5,7 @@ Catch, UmbrellaChain, BernoulliBandit in gymnax 1.0.1). Rewards become float32 a
 scan keeps its dtypes. Observations keep their dtype; the network casts them.
 """
 
+import functools
 import math
 import pathlib
 from typing import Any
@@ -20,8 +21,8 @@ from purerl.core.platform import strong
 from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.importing import lazily
-from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
-from purerl.envs.parameters import constructing, overridden
+from purerl.envs.outputs import check_step, typed, unpacked
+from purerl.envs.parameters import Made, constructing
 from purerl.envs.suites import meant
 
 with lazily("seaborn", "matplotlib.pyplot"):  # needed for drawing alone, and half of gymnax's import time
@@ -37,7 +38,7 @@ DRAWN = {
 }
 
 
-def make(env_id: str, env_kwargs: tuple) -> Any:
+def make(env_id: str, env_kwargs: tuple) -> Made:
     """Return the registered environment of this id.
 
     Raises:
@@ -50,10 +51,16 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
         hint = f"no such environment; {meant(env_id, gymnax.registered_envs)}"
         raise ConfigError([Problem("env", env_id, hint)])
     with constructing(env_id, env_kwargs):
-        return gymnax.make(env_id, **dict(env_kwargs))[0]
+        env = gymnax.make(env_id, **dict(env_kwargs))[0]
+    return made(env)
 
 
-def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[str, ...] = ()) -> Environment:
+def made(env: Any, params: Any = None) -> Made:
+    """Return an object with gymnax 1.0's methods, with these parameters, or its own."""
+    return Made(functools.partial(adapt, env), default_params(env) if params is None else params)
+
+
+def adapt(env: Any, params: Any) -> Environment:
     """Return an object with gymnax 1.0's methods as a `purerl.Environment`.
 
     If the object's `step` is gymnax's own, `reset_env`, `step_env` and `is_truncated` run under purerl's auto-reset. If the
@@ -63,57 +70,53 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[s
     Raises:
         ConfigError: the object violates gymnax's protocol.
     """
-    params = overridden(default_params(env) if params is None else params, overrides)
     bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
     begin = "reset_env" if bare else "reset"
     reset = lambda key: strong(unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL))
-    step = (_bare_step if bare else _public_step)(env, params, info)
+    step = (_bare_step if bare else _public_step)(env, params)
     with code_of("env", f"{begin}(key, params)"):
         obs, env_state = jax.eval_shape(reset, jax.random.key(0))
     with code_of("env", "action_space(params)"):
         action_space = action_space_of(env.action_space(params))
     with code_of("env", "step_env(key, state, action, params)" if bare else "step(key, state, action, params)"):
-        check_step(step, action_space, obs, env_state)
+        info = check_step(step, action_space, obs, env_state)
     return Environment(
         reset=lambda keys: jax.vmap(reset)(keys)[::-1],
         step=auto_reset(reset, step) if bare else _batched(step),
         observation_space=observation_space_of(_declared(env, params), obs),
         action_space=action_space,
         max_steps=_max_steps(params),
-        info=info,
+        info=tuple(info),
         draw=_draw(env, params),
         truncates_after=_max_steps(params) if bare and _truncates_at_limit(env) else None,
         resets_itself=not bare,
     )
 
 
-def _bare_step(env: Any, params: Any, names: tuple[str, ...]):
+def _bare_step(env: Any, params: Any):
     def step(key, env_state, action):
         obs, env_state, reward, terminated, info = unpacked(env.step_env(key, env_state, action, params), 5, "step_env", PROTOCOL)
-        truncated = env.is_truncated(env_state, params)
-        return (*typed_signals(obs, env_state, reward, terminated, truncated), chosen(info, names))
+        return typed(obs, env_state, reward, terminated, env.is_truncated(env_state, params), info)
 
     return step
 
 
-def _public_step(env: Any, params: Any, names: tuple[str, ...]):
+def _public_step(env: Any, params: Any):
     def step(key, env_state, action):
         values = unpacked(env.step(key, env_state, action, params), 6, "step", PROTOCOL)
-        obs, env_state, reward, terminated, truncated, info = values
+        info = values[-1]
         if "final_observation" not in info:
             hint = "step resets the environment but returns no info['final_observation'], which truncated episodes need"
             raise ConfigError([Problem("env", env, hint)])
-        signals = typed_signals(obs, env_state, reward, terminated, truncated)
-        return (strong(info["final_observation"]), *signals, chosen(info, names))
+        return (strong(info["final_observation"]), *typed(*values))
 
     return step
 
 
 def _batched(step):
     def batched_step(keys, env_state, action):
-        next_obs, obs, *rest = jax.vmap(step)(keys[0], env_state, action)
-        env_state, reward, terminated, truncated, info = rest
-        return TimeStep(env_state, obs, next_obs, reward, terminated, truncated, info)
+        next_obs, obs, env_state, *signals = jax.vmap(step)(keys[0], env_state, action)
+        return TimeStep(env_state, obs, next_obs, *signals)
 
     return batched_step
 

@@ -22,12 +22,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.environment import NEVER, Environment
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.environment import NEVER
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Box, Discrete, Indices, MultiDiscrete
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import quietly
-from purerl.envs.parameters import constructing
+from purerl.envs.parameters import Made, constructing
 
 with quietly():
     from jumanji import registration as suite
@@ -117,43 +117,29 @@ def _space(name: str, spec: Any) -> Any:
     return Indices(bounds[1] - bounds[0] + 1, spec.shape, np.dtype(np.uint8))
 
 
-def make(name: str, env_kwargs: tuple) -> Any:
+def make(name: str, env_kwargs: tuple) -> Made:
     """Return the environment of this name.
 
     Raises:
         ConfigError: the name is unknown, the environment has several agents, or the constructor refused the arguments.
     """
-    names = suite.registered_environments()
-    if name not in names:
-        raise ConfigError([Problem("env", f"jumanji/{name}", f"no such environment; {nearest(name, names)}")])
     kwargs = dict(env_kwargs)
-    with constructing(f"jumanji/{name}", env_kwargs):
+    # Some specs compute their bounds, which would become tracers under a trace.
+    with constructing(f"jumanji/{name}", env_kwargs, suite.registered_environments()):
         if "generator" in kwargs:
             kwargs["generator"] = _generator(name, *kwargs["generator"])
         env = suite.make(name, **kwargs)
-    if env.reward_spec.shape:
-        raise ConfigError([Problem("env", f"jumanji/{name}", f"has {env.reward_spec.shape[0]} agents, but purerl trains one")])
-    return env
+        if agents := env.reward_spec.shape:
+            raise ConfigError([Problem("env", f"jumanji/{name}", f"has {agents[0]} agents, but purerl trains one")])
+        bare, limit = _JumanjiEnv(env), getattr(env, "time_limit", None)
+    limit = None if limit is None else int(limit)
+    return Made(lambda params: wrap_env(bare)._replace(max_steps=limit, truncates_after=NEVER, draw=_draw(env)))
 
 
 def _generator(name: str, kind: str, arguments: tuple) -> Any:
     """Return a generator of instances, from the module `generator` in the environment's package."""
     package = suite.load(suite._REGISTRY[name].entry_point).__module__.rpartition(".")[0]
     return getattr(importlib.import_module(f"{package}.generator"), kind)(**dict(arguments))
-
-
-def default_params(env: Any) -> None:
-    """Return None: this suite is configured through `env_kwargs`."""
-
-
-def adapt(env: Any, params: None) -> Environment:
-    """Return the environment as a `purerl.Environment`."""
-    with jax.ensure_compile_time_eval():  # some specs compute their bounds, which would become tracers under a trace
-        bare = _JumanjiEnv(env)
-    limit = getattr(env, "time_limit", None)
-    limit = None if limit is None else int(limit)
-    mask = "action_mask" if bare.masked else ""
-    return wrap_env(bare)._replace(max_steps=limit, truncates_after=NEVER, draw=_draw(env), action_mask=mask)
 
 
 def _draw(env: Any):

@@ -13,12 +13,11 @@ import navix as suite
 import numpy as np
 from navix.environments.environment import StepType
 
-from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
-from purerl.envs.animation import save_animation
+from purerl.envs.animation import drawing
 from purerl.envs.functions import wrap_env
-from purerl.envs.parameters import constructing
+from purerl.envs.parameters import Made, constructing
 
 BY_NAME = {"observation_fn": suite.observations, "reward_fn": suite.rewards, "termination_fn": suite.terminations}
 SYMBOLS = (11, 6, 4)  # numbers of entities, colours, and states (of a door, or the player's direction)
@@ -45,17 +44,18 @@ class _NavixEnv:
         return state, state.observation, state.reward, *ended, {}
 
 
-def make(name: str, env_kwargs: tuple) -> Any:
+def make(name: str, env_kwargs: tuple) -> Made:
     """Return the environment of this name.
 
     Raises:
         ConfigError: the name is unknown, or the constructor refused the arguments.
     """
-    if name not in suite.registry():
-        raise ConfigError([Problem("env", f"navix/{name}", f"no such environment; {nearest(name, suite.registry())}")])
     kwargs = {key: _function(key, x) if key in BY_NAME else x for key, x in env_kwargs}
-    with constructing(f"navix/{name}", env_kwargs):
-        return suite.make(name, **kwargs)
+    with constructing(f"navix/{name}", env_kwargs, suite.registry()):
+        env = suite.make(name, **kwargs)
+    limit = int(env.max_steps)
+    draw = drawing(_images, seconds=0.2)
+    return Made(lambda params: wrap_env(_NavixEnv(env))._replace(max_steps=limit, truncates_after=limit, draw=draw))
 
 
 def _function(key: str, name: Any) -> Any:
@@ -67,16 +67,6 @@ def _function(key: str, name: Any) -> Any:
     return there[name]
 
 
-def default_params(env: Any) -> None:
-    """Return None: this suite is configured through `env_kwargs`."""
-
-
-def adapt(env: Any, params: None) -> Environment:
-    """Return the environment as a `purerl.Environment`."""
-    limit = int(env.max_steps)
-    return wrap_env(_NavixEnv(env))._replace(max_steps=limit, truncates_after=limit, draw=_draw)
-
-
-def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+def _images(states: list) -> list[np.ndarray]:
     picture = jax.jit(lambda state: suite.observations.rgb(state.state))
-    save_animation([np.asarray(picture(state)) for state, _ in env_states], path, seconds=0.2)
+    return [np.asarray(picture(state)) for state in states]

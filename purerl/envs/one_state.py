@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Box
-from purerl.envs.animation import save_animation
+from purerl.envs.animation import drawing
+from purerl.envs.functions import wrap_env
 from purerl.envs.importing import opengl_hint
+from purerl.envs.parameters import check_counts
 
 
 class OneState:
@@ -52,14 +55,24 @@ def _is_number(x: Any) -> bool:
     return hasattr(x, "dtype") and x.ndim <= 1 and jnp.issubdtype(x.dtype, jnp.number)
 
 
-def drawn(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
-    """Return a function that saves images of states, `render(states)`, as an animation, `seconds` per image."""
+def one_state(env: Any, episode_length: int, action_repeat: int, render: Callable | None = None) -> Environment:
+    """Return a brax or Playground environment as a `purerl.Environment`.
 
-    def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+    Args:
+        env: the suite's environment, without its wrappers.
+        episode_length: the time limit in steps of the suite.
+        action_repeat: number of times that each action is taken.
+        render: maps states to images; None if the environment cannot be drawn.
+    """
+    check_counts({"action_repeat": action_repeat, "episode_length": episode_length})
+    wrapped = wrap_env(OneState(env, action_repeat), max_steps=-(-episode_length // action_repeat), slow_reset=True)
+    if render is None:
+        return wrapped
+
+    def images(states: list) -> Sequence[np.ndarray] | np.ndarray:
         try:
-            images = render([state for state, _ in env_states])
+            return render(states)
         except Exception as error:  # a missing OpenGL library may raise any error
-            raise ConfigError([Problem("env", str(path), opengl_hint(error))]) from error
-        save_animation(images, path, seconds)
+            raise ConfigError([Problem("env", type(env).__name__, opengl_hint(error))]) from error
 
-    return draw
+    return wrapped._replace(draw=drawing(images, float(env.dt) * action_repeat))

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.platform import strong
@@ -23,18 +24,20 @@ def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
     return tuple(values)
 
 
-def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any) -> tuple:
-    """Return the outputs of a step as strongly typed arrays, with a float32 reward."""
+def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> tuple:
+    """Return the outputs of a step as strongly typed arrays, with a float32 reward, and the numbers of `info` as float32."""
     if reward is None:
         raise ConfigError([Problem("env", "step", "the reward must be a real scalar, not None")])
     obs, env_state, reward, terminated, truncated = strong((obs, env_state, reward, terminated, truncated))
-    return obs, env_state, reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward, terminated, truncated
+    reward = reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward
+    info = {name: jnp.asarray(x, jnp.float32) for name, x in info.items() if _is_numeric(x)}
+    return obs, env_state, reward, terminated, truncated, info
 
 
-def chosen(info: dict[str, Any], names: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Return the requested entries of one step's `info`, as float32."""
-    check_names(names, info)
-    return {name: jnp.asarray(info[name], jnp.float32) for name in names}
+def _is_numeric(x: Any) -> bool:
+    """Return True if an `info` entry is a number or an array of numbers, and not a typed key."""
+    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not is_key
 
 
 def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:

@@ -1,33 +1,62 @@
-"""Constructor arguments of environments, and overrides of environment parameters, which are fields of a dataclass."""
+"""Environments as suites make them: constructor arguments, and overrides of parameters, which are fields of a dataclass."""
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.environment import Environment
+from purerl.core.errors import ConfigError, Problem, is_count, nearest, raise_if_any
+
+
+class Made(NamedTuple):
+    """An environment of a suite, as the function `make` of the suite's adapter returns it.
+
+    Attributes:
+        adapt: maps parameters to the environment as a `purerl.Environment`.
+        params: the default parameters, an object of a dataclass; None if the environment has no parameters to set.
+    """
+
+    adapt: Callable[[Any], Environment]
+    params: Any = None
 
 
 @contextlib.contextmanager
-def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
-    """Let the block construct an environment, even while a program is traced.
+def constructing(env_id: str, env_kwargs: tuple, names: Iterable[str] | None = None) -> Iterator[None]:
+    """Let the block construct the environment of an id, even while a program is traced.
+
+    Args:
+        env_id: the id, with the prefix of its suite.
+        env_kwargs: the constructor arguments.
+        names: the names of all environments of the suite; None if the block checks the name.
 
     Raises:
-        ConfigError: the constructor refused the arguments.
+        ConfigError: the suite has no such name, or the constructor refused the arguments.
     """
+    name = env_id.partition("/")[2]
+    if names is not None and name not in names:
+        raise ConfigError([Problem("env", env_id, f"no such environment; {nearest(name, names)}")])
     try:
         # Some constructors compute with jax.numpy. Under a trace, the environment's constants would become tracers.
         with jax.ensure_compile_time_eval():
             yield
+    except ConfigError:
+        raise
     except Exception as error:  # a constructor may raise any error
         made_of = Problem("env_kwargs", env_kwargs, f"{env_id} does not accept these arguments: {error}")
         as_it_is = Problem("env", env_id, f"cannot be created: {type(error).__name__}: {error}")
         raise ConfigError([made_of if env_kwargs and not isinstance(error, ImportError) else as_it_is]) from error
+
+
+def check_counts(counts: dict[str, Any]) -> None:
+    """Raise a ConfigError unless each of these constructor arguments is an int of at least 1."""
+    wrong = {name: x for name, x in counts.items() if not is_count(x)}
+    raise_if_any([Problem("env_kwargs", {name: x}, "must be an int of at least 1") for name, x in wrong.items()])
 
 
 def overridden(params: Any, overrides: dict[str, Any]) -> Any:

@@ -9,27 +9,19 @@ In 2048 a move can be invalid, so an observation is a dict with the entries `boa
 """
 
 import colorsys
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 import pgx as suite
 
-from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete
-from purerl.envs.animation import save_animation
+from purerl.envs.animation import drawing
 from purerl.envs.functions import wrap_env
-from purerl.envs.parameters import constructing
+from purerl.envs.parameters import Made, constructing
 
 NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_envs() if name.startswith("minatar-")))
-
-
-class PgxGame(NamedTuple):
-    """A game, and its time limit in steps; None for no limit."""
-
-    env: Any
-    episode_length: int | None
 
 
 class _PgxEnv:
@@ -51,7 +43,7 @@ class _PgxEnv:
         return state, self._obs(state), state.rewards[0], state.terminated, False, {}
 
 
-def make(name: str, env_kwargs: tuple) -> PgxGame:
+def make(name: str, env_kwargs: tuple) -> Made:
     """Return the game of this name.
 
     Raises:
@@ -60,12 +52,11 @@ def make(name: str, env_kwargs: tuple) -> PgxGame:
     if name not in NAMES and name in suite.available_envs():
         hint = f"has {suite.make(name).num_players} players; train one of them with env=purerl.versus({name!r}, opponent)"
         raise ConfigError([Problem("env", f"pgx/{name}", hint)])
-    if name not in NAMES:
-        raise ConfigError([Problem("env", f"pgx/{name}", f"no such game for one player; {nearest(name, NAMES)}")])
     kwargs = dict(env_kwargs)
     limit = kwargs.pop("episode_length", None)
-    with constructing(f"pgx/{name}", env_kwargs):
-        return PgxGame(type(suite.make(name))(**kwargs), limit)
+    with constructing(f"pgx/{name}", env_kwargs, NAMES):
+        env = type(suite.make(name))(**kwargs)  # pyright: ignore[reportArgumentType]
+    return Made(lambda params: wrap_env(_PgxEnv(env), max_steps=limit)._replace(draw=drawing(_images, seconds=0.1)))
 
 
 def game_of_several(name: str) -> Any:
@@ -80,20 +71,10 @@ def game_of_several(name: str) -> Any:
     return suite.make(name)  # pyright: ignore[reportArgumentType]
 
 
-def default_params(made: PgxGame) -> None:
-    """Return None: a game has no parameters."""
-
-
-def adapt(made: PgxGame, params: None) -> Environment:
-    """Return the environment as a `purerl.Environment`."""
-    bare = _PgxEnv(made.env)
-    return wrap_env(bare, max_steps=made.episode_length)._replace(draw=_draw, action_mask="action_mask" if bare._masked else "")
-
-
-def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+def _images(states: list) -> list[np.ndarray]:
     """Draw each cell in the colour of its content. Pgx's own drawings are vector graphics, which a GIF cannot hold."""
-    seen = np.stack([np.asarray(state.observation) for state, _ in env_states])
+    seen = np.stack([np.asarray(state.observation) for state in states])
     kinds = seen.shape[-1]
     colours = [(0.0, 0.0, 0.0), *(colorsys.hsv_to_rgb(kind / kinds, 0.8, 1.0) for kind in range(kinds))]
     images = (255 * np.array(colours))[np.where(seen.any(-1), kinds - seen[..., ::-1].argmax(-1), 0)].astype(np.uint8)
-    save_animation(list(images.repeat(16, axis=1).repeat(16, axis=2)), path, seconds=0.1)
+    return list(images.repeat(16, axis=1).repeat(16, axis=2))

@@ -10,18 +10,17 @@ pair `(first, end)`, selects a part of the collection.
 """
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
-from purerl.envs.animation import save_animation
+from purerl.envs.animation import drawing
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import quietly
-from purerl.envs.parameters import constructing
+from purerl.envs.parameters import Made, check_counts, constructing
 
 with quietly():
     from xminigrid import registration as suite
@@ -29,62 +28,51 @@ with quietly():
     from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
 
-class GridWorld(NamedTuple):
-    """An environment of the suite, its parameters, and the rule sets from which resets draw."""
-
-    env: Any
-    params: Any
-    rulesets: Any = None
-
-
 class _GridEnv:
-    """An XLand-MiniGrid environment, as `purerl.wrap_env` takes it."""
+    """An XLand-MiniGrid environment, as `purerl.wrap_env` takes it. Resets draw from `rulesets`, unless these are None."""
 
-    def __init__(self, made: GridWorld):
-        self._made = made
-        self.action_space = Discrete(made.env.num_actions(made.params))
-        shape = made.env.observation_shape(made.params)
+    def __init__(self, env: Any, params: Any, rulesets: Any):
+        self._env, self._params, self._rulesets = env, params, rulesets
+        self.action_space, shape = Discrete(env.num_actions(params)), env.observation_shape(params)
         self.observation_space = Indices((NUM_TILES, NUM_COLORS), tuple(shape), np.dtype(np.uint8))
 
     def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
-        env, params, rulesets = self._made
-        if rulesets is not None:
+        params = self._params
+        if self._rulesets is not None:
             key, draw = jax.random.split(key)
-            params = params.replace(ruleset=rulesets.sample_ruleset(draw))
-        state = env.reset(params, key)
+            params = params.replace(ruleset=self._rulesets.sample_ruleset(draw))
+        state = self._env.reset(params, key)
         return state, state.observation
 
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
-        env, params, _ = self._made
-        state = env.step(params, state, action)
+        state = self._env.step(self._params, state, action)
         terminated = state.last() & (state.discount == 0)
-        return state, state.observation, state.reward, terminated, state.state.step_num >= params.max_steps, {}
+        return state, state.observation, state.reward, terminated, state.state.step_num >= self._params.max_steps, {}
 
 
-def make(name: str, env_kwargs: tuple) -> GridWorld:
+def make(name: str, env_kwargs: tuple) -> Made:
     """Return the environment of this name.
 
     Raises:
         ConfigError: the name is unknown, the suite refused the arguments, or the rule sets are not on this machine.
     """
-    names = suite.registered_environments()
-    if name not in names:
-        raise ConfigError([Problem("env", f"xminigrid/{name}", f"no such environment; {nearest(name, names)}")])
     kwargs = dict(env_kwargs)
     benchmark, part = kwargs.pop("benchmark", None), kwargs.pop("rulesets", None)
     if part is not None and benchmark is None:
         raise ConfigError([Problem("env_kwargs", {"rulesets": part}, "needs a benchmark, which contains the rule sets")])
-    steps = kwargs.get("max_steps", 1)
-    if not (isinstance(steps, int) and steps >= 1):
-        raise ConfigError([Problem("env_kwargs", {"max_steps": steps}, "must be an int of at least 1")])
-    with constructing(f"xminigrid/{name}", env_kwargs):
-        made = GridWorld(*suite.make(name, **kwargs))
-    return made if benchmark is None else made._replace(rulesets=_rulesets(made, benchmark, part))
+    check_counts({"max_steps": kwargs.get("max_steps", 1)})
+    with constructing(f"xminigrid/{name}", env_kwargs, suite.registered_environments()):
+        env, params = suite.make(name, **kwargs)
+    rulesets = None if benchmark is None else _rulesets(params, benchmark, part)
+    limit = int(params.max_steps)
+    draw = drawing(lambda states: [env.render(params, state) for state in states], seconds=0.2)
+    wrap = lambda _: wrap_env(_GridEnv(env, params, rulesets))._replace(max_steps=limit, truncates_after=limit, draw=draw)
+    return Made(wrap)
 
 
-def _rulesets(made: GridWorld, name: str, part: tuple[int, int] | None) -> Any:
+def _rulesets(params: Any, name: str, part: tuple[int, int] | None) -> Any:
     """Return a collection of rule sets, or its part from `first` to `end - 1` if `part = (first, end)`."""
-    if not hasattr(made.params, "ruleset"):
+    if not hasattr(params, "ruleset"):
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")])
     if name not in NAME2HFFILENAME:
         hint = f"no such benchmark; {nearest(str(name), NAME2HFFILENAME)}"
@@ -98,20 +86,3 @@ def _rulesets(made: GridWorld, name: str, part: tuple[int, int] | None) -> Any:
         hint = f"must be two ints (start, stop) with 0 <= start < stop <= {every.num_rulesets()}"
         raise ConfigError([Problem("env_kwargs", {"rulesets": part}, hint)])
     return jax.tree.map(lambda x: x[first:end], every)
-
-
-def default_params(made: GridWorld) -> None:
-    """Return None: this suite's parameters are sizes of arrays, set through `env_kwargs`."""
-
-
-def adapt(made: GridWorld, params: None) -> Environment:
-    """Return the environment as a `purerl.Environment`."""
-    limit = int(made.params.max_steps)
-    return wrap_env(_GridEnv(made))._replace(max_steps=limit, truncates_after=limit, draw=_draw(made))
-
-
-def _draw(made: GridWorld):
-    def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
-        save_animation([made.env.render(made.params, state) for state, _ in env_states], path, seconds=0.2)
-
-    return draw

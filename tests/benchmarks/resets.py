@@ -10,6 +10,7 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+from craftax.craftax_env import make_craftax_env_from_name
 
 from purerl.core.auto_reset import auto_reset
 from purerl.envs import craftax
@@ -20,7 +21,7 @@ ID = "Craftax-Classic-Symbolic-v1"
 
 def programs(seeds, count):
     """Return functions by name, `(env_state [seeds, count, ...], key) -> env_state`, and the first state."""
-    suite = craftax.make(ID, ())
+    suite = make_craftax_env_from_name(ID, auto_reset=False)
     bare = craftax._CraftaxEnv(suite, suite.default_params)
     reset = lambda key: bare.reset(key)[::-1]
 

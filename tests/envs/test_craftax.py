@@ -15,9 +15,11 @@ KEY = jax.random.key(0)
 def test_craftax_deaths_terminate_and_time_limits_truncate():
     """Episodes end by death, by the time limit, and by both."""
     installed("craftax/")
+    from craftax.craftax_env import make_craftax_env_from_name
+
     from purerl.envs import craftax
 
-    suite = craftax.make("Craftax-Classic-Symbolic-v1", ())
+    suite = make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
     bare = craftax._CraftaxEnv(suite, suite.default_params.replace(max_timesteps=7))
     state, _ = jax.jit(bare.reset)(KEY)
     step = jax.jit(lambda state: bare.step(KEY, state, jnp.int32(0))[3:5])

@@ -124,7 +124,7 @@ def test_invalid_gymnasium_options_are_refused(tmp_path):
         ({"env": "gymnasium/CartPol-v1"}, {}, "Did you mean: `CartPole`"),
         ({"env": "gymnasium/nowhere:CartPole-v1"}, {}, "the module nowhere is not imported"),
         ({"env": "gymnasium/CartPole-v1", "num_levels": 3}, {}, "needs a JAX environment"),
-        ({"env": "gymnasium/CartPole-v1"}, {"env_params": {"g": 9.8}}, "has no parameters object"),
+        ({"env": "gymnasium/CartPole-v1"}, {"env_params": {"g": 9.8}}, "must be None"),
         ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("vectorization", "fast"),)}, {}, "must be one of sync, async"),
         (
             {"env": "gymnasium/CartPole-v1", "env_kwargs": (("wind", 1),)},

@@ -17,7 +17,7 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
     from ml_collections import ConfigDict
     from mujoco_playground._src.mjx_env import State
 
-    from purerl.envs.playground import adapt
+    from purerl.envs.playground import adapted
 
     class Robot:
         _config, action_size, dt = ConfigDict({"episode_length": 5, "action_repeat": 1}), 2, 0.02
@@ -29,5 +29,5 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
         def step(self, state, action):
             return state.replace(reward=action.sum())
 
-    assert purerl.make_train(PPOConfig(), env=adapt(Robot(), None)).cfg.critic_obs == "privileged_state"
+    assert purerl.make_train(PPOConfig(), env=adapted(Robot())).cfg.critic_obs == "privileged_state"
     assert make_env("playground/CartpoleBalance", (), {}).critic_obs == ""

@@ -166,9 +166,11 @@ def by_hand(env_id):
 def test_craftax_worlds_are_the_same_alone_and_batched():
     """XLA on a CPU miscompiles the noise of worlds from the ninth in a batch on, so worlds are made one after the other."""
     installed("craftax/")
+    from craftax.craftax_env import make_craftax_env_from_name
+
     from purerl.envs import craftax
 
-    suite = craftax.make("Craftax-Classic-Symbolic-v1", ())
+    suite = make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
     bare = craftax._CraftaxEnv(suite, suite.default_params)
     keys = jax.random.split(KEY, 12)
     batch = jax.jit(jax.vmap(bare.reset))(keys)[0].map
@@ -181,7 +183,7 @@ def test_craftax_worlds_are_the_same_alone_and_batched():
 def test_craftax_worlds_have_the_distribution_of_plain_resets():
     """A chi-square test compares three fields of worlds from training's resets with those of plain resets."""
     installed("craftax/")
-    from purerl.envs import craftax
+    from craftax.craftax_env import make_craftax_env_from_name
 
     B, T = 64, 8
     env = make_env("craftax/Craftax-Classic-Symbolic-v1", (), {"max_timesteps": 1})  # each step ends an episode
@@ -192,7 +194,7 @@ def test_craftax_worlds_have_the_distribution_of_plain_resets():
         return after.env_state, after.env_state[0].map
 
     drawn = jax.jit(lambda state: jax.lax.scan(step, state, jax.random.split(KEY, T))[1])(state)
-    suite = craftax.make("Craftax-Classic-Symbolic-v1", ())
+    suite = make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
     plain = lambda key: suite.reset_env(key, suite.default_params)[1].map
     plain = jax.jit(lambda keys: jax.lax.map(plain, keys))(jax.random.split(jax.random.key(1), B * T))
     for row, column in ((10, 10), (32, 24), (50, 60)):
