@@ -1,6 +1,7 @@
 """`check_env`: report where an environment violates the protocol."""
 
 import time
+import timeit
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,12 +13,12 @@ from purerl.core.environment import NEVER, Environment
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, is_int, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.masks import VALUES
-from purerl.core.spaces import Box, Mixed, entries_of, is_index, parts_of
+from purerl.core.spaces import Box, entries_of, is_index, parts_of
 from purerl.core.types import PyTree
 from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
 from purerl.envs.host import host_errors
-from purerl.envs.random_rollout import RandomRollout, all_finite, quantities, random_actions, random_rollout, within_space
+from purerl.envs.random_rollout import all_finite, random_actions, random_rollout, within_space
 
 SHORT = 32  # number of steps of the short rollouts, which are compared with each other
 TIMED = 256  # approximate number of environments for the timing
@@ -67,44 +68,46 @@ def check_env(
     wrong = [(name, x, least) for name, x, least in counts if not (is_int(x) and x >= least)]
     raise_if_any([Problem(name, x, f"must be an int of at least {least}") for name, x, least in wrong])
     try:
-        made = _made(env, env_params, env_kwargs, num_envs)
+        env_id, given = (env, None) if isinstance(env, str) else ("", wrapped_if_bare(env))
+        made = make_env(env_id, env_kwargs, {}, given, env_params, num_envs=num_envs)
     except ConfigError as error:
         return EnvReport(tuple(map(str, error.problems)), ())
-    space, key = made.action_space, jax.random.key(seed)
-    begin = time.perf_counter()
+    key, begin = jax.random.key(seed), time.perf_counter()
     try:
         with host_errors():
-            trial = jax.device_get(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())
+            trial, last = jax.block_until_ready(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())
     except EnvironmentFailed as failure:
         return EnvReport((str(failure),), ())
     compiled = time.perf_counter() - begin
-    again = jax.device_get(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())  # traced a second time
-    if made.host:  # the state is a handle, which differs between runs
-        trial, again = (x._replace(last_state=(), state=()) for x in (trial, again))
+    again, _ = jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))()  # traced a second time
+    trial, again = jax.device_get((trial, again))
+    terminated, truncated = trial["terminated"], trial["truncated"]
+    ended = terminated | truncated
     start_problems, start_notes = _start(made, key, num_envs)
-    missing = _final_observation(trial)
     limit_problems, limit_notes = _limit(made, trial)
     problems = [*start_problems, *_signal_problems(made, trial), *limit_problems]
-    problems += missing if not start_notes else []  # if all episodes begin alike, all may also end in the same observation
-    ends = bool(trial.ended.any())
-    if not _same(trial, again):
+    notes = [
+        f"observations: {_text(made.observation_space)}; actions: {_action_text(made.action_space)}; "
+        f"time limit: {'unknown' if made.max_steps is None else f'{made.max_steps} steps'}",
+        f"in {num_envs} x {num_steps} random steps: {terminated.sum()} terminated, {truncated.sum()} truncated, "
+        f"{(terminated & truncated).sum()} both",
+        *([] if ended.any() else ["no episode ended, so resets were not checked; increase num_steps"]),
+        *([] if last else [SHARED]),
+        *start_notes,
+        *limit_notes,
+    ]
+    if ended.any() and trial["varies"].any() and trial["fresh"].sum() == ended.sum():
+        # If all episodes begin alike, all may also end in the same observation.
+        (notes if start_notes else problems).append(NO_FINAL.format(ended.sum()))
+    if made.host:
+        notes += [*map(str, made.host.warnings), *made.host.masks]
+    else:
+        notes += _cost_notes(made, key, compiled, num_envs)
+    if not all(np.array_equal(trial[name], again[name], equal_nan=True) for name in trial):
         problems.append(DIFFERENT_RUNS)
     elif not made.host:
         problems += _row_problems(made, key, num_envs)
-        looked_at = ends and trial.last_state is not None
-        problems += [] if not looked_at or _forgets(made, key, trial.last_state, trial.last_action, trial.ended) else [REMEMBERS]
-    notes = [
-        f"observations: {_text(made.observation_space)}; actions: {_action_text(space)}; "
-        f"time limit: {'unknown' if made.max_steps is None else f'{made.max_steps} steps'}",
-        f"in {num_envs} x {num_steps} random steps: {trial.terminated.sum()} terminated, {trial.truncated.sum()} truncated, "
-        f"{(trial.terminated & trial.truncated).sum()} both",
-        *([] if ends else ["no episode ended, so resets were not checked; increase num_steps"]),
-        *([SHARED] if trial.last_state is None else []),
-        *start_notes,
-        *(missing if start_notes else []),
-        *limit_notes,
-        *(_host_notes(made) if made.host else _cost_notes(made, key, compiled, num_envs)),
-    ]
+        problems += [REMEMBERS] if last and not _forgets(made, key, last, ended.any(0)) else []
     return EnvReport(tuple(problems), tuple(notes))
 
 
@@ -118,75 +121,54 @@ ROWS = (
     "environments. Only agents of the same game may share state"
 )
 SHARED = "environments share parts of the state, like agents of the same game, so resets were not checked"
+NO_FINAL = (
+    "the final or the first observation is missing: `next_obs` equals `obs` at all {} ends of episodes. `next_obs` must "
+    "be the observation before the reset, for the bootstrap values of truncated episodes, and `obs` the one after the reset"
+)
+FAULTS = {  # from a record of `random_rollout` to the problem
+    "nonfinite_obs": "observations are not finite, first after {first} random steps",
+    "nonfinite_reward": "rewards are not finite, first after {first} random steps",
+    "out_of_range": "an observation is outside of the declared space, {space}",
+    "malformed_mask": "{share:.1%} of the action masks ({mask!r}) in random steps have values other than 0 and 1; " + VALUES,
+    "empty_mask": "{share:.1%} of the action masks ({mask!r}) in random steps have no valid action",
+    "stale": "`obs` differs from `next_obs` within an episode; they may differ only at the end of an episode",
+}
 
 
-def _made(env: Any, env_params: Any, env_kwargs: tuple, num_envs: int) -> Environment:
-    if isinstance(env, str):
-        return make_env(env, env_kwargs, {}, params=env_params)
-    return make_env("", env_kwargs, {}, wrapped_if_bare(env), env_params, num_envs=num_envs)
+def _signal_problems(env: Environment, trial: dict[str, np.ndarray]) -> list[str]:
+    """Report the faults that a random rollout recorded."""
+    names = {"space": _text(env.observation_space), "mask": env.action_mask}
+    found = {name: trial[name] for name in FAULTS if np.any(trial.get(name, False))}
+    return [FAULTS[name].format(first=np.argmax(x) + 1, share=np.mean(x), **names) for name, x in found.items()]
 
 
-def _same(a: PyTree, b: PyTree) -> bool:
-    """Return True if two trees of NumPy arrays are equal, where NaN equals NaN."""
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return all(np.array_equal(x, y, equal_nan=np.issubdtype(np.asarray(x).dtype, np.inexact)) for x, y in pairs)
-
-
-def _signal_problems(env: Environment, trial: RandomRollout) -> list[str]:
-    found = []
-    if not trial.obs_finite.all():
-        found.append(f"observations are not finite, first after {np.argmin(trial.obs_finite) + 1} random steps")
-    if not trial.reward_finite.all():
-        found.append(f"rewards are not finite, first after {np.argmin(trial.reward_finite) + 1} random steps")
-    if not trial.in_range.all():
-        found.append(f"an observation is outside of the declared space, {_text(env.observation_space)}")
-    for faulty, what in ((trial.malformed_mask, f"values other than 0 and 1; {VALUES}"), (trial.empty_mask, "no valid action")):
-        if np.any(faulty):
-            found.append(f"{np.mean(faulty):.1%} of the action masks ({env.action_mask!r}) in random steps have {what}")
-    if trial.stale.any():
-        found.append("`obs` differs from `next_obs` within an episode; they may differ only at the end of an episode")
-    return found
-
-
-def _final_observation(trial: RandomRollout) -> list[str]:
-    ends = (trial.terminated | trial.truncated).sum()
-    if not (ends and trial.varies.any() and trial.fresh.sum() == ends):
-        return []
-    return [
-        f"the final or the first observation is missing: `next_obs` equals `obs` at all {ends} ends of episodes. `next_obs` must "
-        "be the observation before the reset, for the bootstrap values of truncated episodes, and `obs` the one after the reset"
-    ]
-
-
-def _limit(env: Environment, trial: RandomRollout) -> tuple[list[str], list[str]]:
+def _limit(env: Environment, trial: dict[str, np.ndarray]) -> tuple[list[str], list[str]]:
     """Return the problems and notes about the time limit."""
-    early = trial.truncated & (trial.length < (env.truncates_after or 0))
+    terminated, truncated, length = trial["terminated"], trial["truncated"], trial["length"]
+    early = truncated & (length < (env.truncates_after or 0))
     if early.any():
-        shortest = trial.length[early].min()
         return [
-            f"an episode was truncated after {shortest} steps, but the environment declares `truncates_after` = "
+            f"an episode was truncated after {length[early].min()} steps, but the environment declares `truncates_after` = "
             f"{env.truncates_after}; the bootstrap values of such episodes would be lost"
         ], []
-    if env.max_steps is None:
-        return [], []
-    if (trial.length > env.max_steps).any():
-        return [f"an episode lasted at least {trial.length.max()} steps, more than its time limit of {env.max_steps}"], []
-    at_limit = (trial.terminated | trial.truncated) & (trial.length == env.max_steps)
+    limit = env.max_steps or NEVER
+    if (length > limit).any():
+        return [f"an episode lasted at least {length.max()} steps, more than its time limit of {limit}"], []
+    at_limit = (terminated | truncated) & (length == limit)
+    if truncated[at_limit].any():
+        note = (
+            f"all {at_limit.sum()} episodes that reached the time limit are `terminated` too, so their final values are 0. "
+            "If only the limit ends these episodes, the environment must not return `terminated`"
+        )
+        return [], [note] if (terminated & truncated)[at_limit].all() else []
     if not at_limit.any():
         return [], []
-    if not trial.truncated[at_limit].any() and env.truncates_after == NEVER:
+    if env.truncates_after == NEVER:
         return [], ["the time limit is part of the task: episodes terminate at the limit"]
-    if not trial.truncated[at_limit].any():
-        return [
-            f"time limits are reported as terminal states: all {at_limit.sum()} episodes of {env.max_steps} steps are "
-            "`terminated`, and none is `truncated`. Return `truncated` instead, so that values are bootstrapped"
-        ], []
-    if not (trial.terminated & trial.truncated)[at_limit].all():
-        return [], []
-    return [], [
-        f"all {at_limit.sum()} episodes that reached the time limit are `terminated` too, so their final values are 0. If only "
-        "the limit ends these episodes, the environment must not return `terminated`"
-    ]
+    return [
+        f"time limits are reported as terminal states: all {at_limit.sum()} episodes of {limit} steps are "
+        "`terminated`, and none is `truncated`. Return `truncated` instead, so that values are bootstrapped"
+    ], []
 
 
 def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Callable) -> PyTree:
@@ -225,54 +207,49 @@ def _close(a: PyTree, b: PyTree) -> bool:
     return all(np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True) for x, y in zip(begin(a), begin(b), strict=True))
 
 
-def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended: Any) -> bool:
+def _forgets(env: Environment, key: jax.Array, last: PyTree, ended: np.ndarray) -> bool:
     """Return True if the steps after the end of an episode do not depend on that episode.
 
     Each environment repeats the last step of its last episode, with auto-reset. All environments then continue with the same keys
     and actions.
+
+    Args:
+        env: environments that are pure functions.
+        key: consumed.
+        last: state and action of the last step of each environment's last episode.
+        ended: `[B]`, True if an episode of the environment ended.
     """
     B = len(ended)
-    shapes = jax.eval_shape(lambda: env.reset(jax.random.split(key, B))[0])
-    wrap = lambda x, like: jax.random.wrap_key_data(x) if jnp.issubdtype(like.dtype, jax.dtypes.prng_key) else x
-    state = jax.tree.map(wrap, state, shapes)
     for_all = lambda i: jnp.broadcast_to(split_keys(named_key(key, "forgets", i), 2, 1), (2, B))
+    alone = lambda i: random_actions(env.action_space, named_key(key, "forgets/action", i), 1)
+    actions = lambda i: jax.tree.map(lambda x: jnp.broadcast_to(x, (B, *x.shape[1:])), alone(i))
 
-    def run():
-        after = env.step(for_all(SHORT), state, action)
-        alone = lambda i: random_actions(env.action_space, named_key(key, "forgets/action", i), 1)
-        one = lambda i: jax.tree.map(lambda x: jnp.broadcast_to(x, (B, *x.shape[1:])), alone(i))
-        fresh_state, fresh_obs = env.reset(for_all(SHORT)[1])
-        followed, fresh = _rollout(env, after.env_state, for_all, one), _rollout(env, fresh_state, for_all, one)
-        return after.terminated | after.truncated, (after.obs, followed), (fresh_obs, fresh)
+    def run(last):
+        after = env.step(for_all(SHORT), *last)
+        begun = [(after.env_state, after.obs), env.reset(for_all(SHORT)[1])]
+        seen = [(jax.tree.map(lambda x: x[None], obs), _rollout(env, state, for_all, actions)) for state, obs in begun]
+        return after.terminated | after.truncated, *seen
 
-    done, ended_before, begun = jax.device_get(jax.jit(run)())
-    rows = np.flatnonzero(done & ended)
-
-    def pick(tree, i):
-        obs, steps = tree
-        return jax.tree.map(lambda x: x[None, [i]], obs), jax.tree.map(lambda x: x[:, [i]], steps)
-
-    if not len(rows):
+    done, followed, fresh = jax.device_get(jax.jit(run)(last))
+    of_row = lambda tree, i: jax.tree.map(lambda x: x[:, [i]], tree)
+    rows = [of_row(followed, i) for i in np.flatnonzero(done & ended)]
+    if not rows:
         return True
-    first, fresh = pick(ended_before, rows[0]), pick(begun, rows[0])
+    fresh = of_row(fresh, np.flatnonzero(done & ended)[0])
     # An environment that ignores the reset keys begins in another state, and cannot be compared with a fresh reset.
-    as_fresh = _close(first, fresh) or not _close(first[0], fresh[0])
-    return as_fresh and all(_close(first, pick(ended_before, i)) for i in rows)
+    as_fresh = _close(rows[0], fresh) or not _close(rows[0][0], fresh[0])
+    return as_fresh and all(_close(rows[0], row) for row in rows)
 
 
 def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[str]]:
     """Return the problems and notes about first observations."""
     obs = jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1]
-    finite, in_range = bool(all_finite(quantities(env, obs))), bool(within_space(env, obs))
+    problems = [] if all_finite(env, (obs,)) else ["first observations are not finite"]
+    if not within_space(env, obs):
+        problems.append(f"a first observation is outside of the declared space, {_text(env.observation_space)}")
     leaves = jax.tree.leaves(jax.device_get(obs))
-    problems = [] if finite else ["first observations are not finite"]
-    problems += [] if in_range else [f"a first observation is outside of the declared space, {_text(env.observation_space)}"]
     alike = all(np.array_equal(x, np.broadcast_to(x[:1], x.shape)) for x in leaves)
     return problems, ["every episode begins with the same observation"] if alike else []
-
-
-def _host_notes(env: Environment) -> list[str]:
-    return [*map(str, env.host.warnings), *env.host.masks]
 
 
 def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int) -> list[str]:
@@ -281,7 +258,11 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     env_state, _ = reset(keys[0])
     action = random_actions(env.action_space, key, count)
-    seconds = {"step": _best(lambda: step(keys, env_state, action)), "reset": _best(lambda: reset(keys[0]))}
+    runs = {
+        "step": lambda: jax.block_until_ready(step(keys, env_state, action)),
+        "reset": lambda: jax.block_until_ready(reset(keys[0])),
+    }
+    seconds = {name: min(timeit.repeat(run, number=1, repeat=6)) for name, run in runs.items()}  # the first run compiles
     text = ", ".join(f"{name} {1e3 * x:.2g} ms" for name, x in seconds.items())
     notes = [f"cost: {text}, for {count} environments; the check took {compiled:.1f} s, with compilation"]
     if seconds["reset"] > 5 * seconds["step"]:
@@ -292,23 +273,10 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int
     return notes
 
 
-def _best(run: Callable) -> float:
-    """Return the time of the fastest of five runs, in seconds."""
-    jax.block_until_ready(run())
-    times = []
-    for _ in range(5):
-        begin = time.perf_counter()
-        jax.block_until_ready(run())
-        times.append(time.perf_counter() - begin)
-    return min(times)
-
-
 def _text(space: PyTree) -> str:
     text = lambda x: str(x) if is_index(x) else f"{x.dtype}{list(x.shape)}"
     return ", ".join(f"{name} {text(x)}".strip() for name, x in entries_of(space).items())
 
 
 def _action_text(space: Any) -> str:
-    if isinstance(space, Mixed):
-        return f"Mixed({', '.join(map(_action_text, parts_of(space)))})"
-    return f"Box{list(space.shape)}" if isinstance(space, Box) else str(space)
+    return ", ".join(f"Box{list(x.shape)}" if isinstance(x, Box) else str(x) for x in parts_of(space))
