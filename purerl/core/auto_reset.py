@@ -36,22 +36,6 @@ class AutoReset:
         return after.replace(env_state=env_state, obs=obs)
 
 
-def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> AutoReset:
-    """Return a batched step that starts a new episode wherever one ended.
-
-    Args:
-        reset: `(key) -> (obs, env_state)` of one environment.
-        step: `(key, env_state, action) -> (obs, env_state, reward, terminated, truncated, info)` of one environment.
-        slow_reset: True if a reset takes as long as dozens of steps.
-    """
-
-    def advance(keys, env_state, action):
-        obs, env_state, *signals = jax.vmap(step)(keys, env_state, action)
-        return TimeStep(env_state, obs, obs, *signals)
-
-    return AutoReset(advance, lambda keys: jax.vmap(reset)(keys)[::-1], slow_reset)
-
-
 def has_slow_resets(step: Callable) -> bool:
     """Return True if a step is an `AutoReset` with slow resets."""
     return isinstance(step, AutoReset) and step.slow_reset

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from purerl.core.auto_reset import auto_reset
+from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import NEVER, Environment
 from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
+from purerl.core.spaces import action_shapes
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.outputs import check_step, typed, unpacked
+from purerl.envs.outputs import step_problems, typed, unpacked
 
 PROTOCOL = "purerl.wrap_env"
 
@@ -81,7 +82,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
 
     def reset(key):
         env_state, obs = unpacked(env.reset(key), 2, "reset", PROTOCOL)
-        return strong((obs, (env_state, jnp.int32(0))))
+        return strong(((env_state, jnp.int32(0)), obs))
 
     def step(key, env_state, action):
         inner, count = env_state
@@ -91,19 +92,20 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         return typed(obs, (inner, count + 1), reward, terminated, truncated, info)
 
     with code_of("env", "reset(key)"):
-        obs, _ = shapes = jax.eval_shape(reset, jax.random.key(0))
+        env_state, obs = jax.eval_shape(reset, jax.random.key(0))
     action_space = action_space_of(getattr(env, "action_space", None))
     observation_space = observation_space_of(getattr(env, "observation_space", None), obs, found := [])
     raise_if_any(found)
     with code_of("env", "step(key, state, action)"):
-        info = check_step(step, action_space, *shapes)
+        after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
+    raise_if_any(step_problems(env_state, obs, after))
     return Environment(
-        reset=lambda keys: jax.vmap(reset)(keys)[::-1],
-        step=auto_reset(reset, step, slow_reset),
+        reset=jax.vmap(reset),
+        step=AutoReset(jax.vmap(step), jax.vmap(reset), slow_reset),
         observation_space=observation_space,
         action_space=action_space,
         max_steps=limit,
-        info=tuple(info),
+        info=tuple(after.info),
         name=f"{type(env).__module__}.{type(env).__qualname__}",
         truncates_after=(limit or NEVER) if not any(own_limits) else None,  # None if `env` may truncate earlier
     )

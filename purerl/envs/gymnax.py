@@ -14,14 +14,15 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.auto_reset import auto_reset
+from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.platform import strong
+from purerl.core.spaces import action_shapes
 from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.importing import lazily
-from purerl.envs.outputs import check_step, typed, unpacked
+from purerl.envs.outputs import step_problems, typed, unpacked
 from purerl.envs.parameters import Made, constructing
 from purerl.envs.suites import meant
 
@@ -72,53 +73,38 @@ def adapt(env: Any, params: Any) -> Environment:
     """
     bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
     begin = "reset_env" if bare else "reset"
-    reset = lambda key: strong(unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL))
-    step = (_bare_step if bare else _public_step)(env, params)
+    reset = lambda key: strong(unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL)[::-1])
+
+    def step(key: jax.Array, env_state: Any, action: jax.Array) -> TimeStep:
+        if bare:
+            values = unpacked(env.step_env(key, env_state, action, params), 5, "step_env", PROTOCOL)
+            obs, env_state, reward, terminated, info = values
+            return typed(obs, env_state, reward, terminated, env.is_truncated(env_state, params), info)
+        values = unpacked(env.step(key, env_state, action, params), 6, "step", PROTOCOL)
+        if "final_observation" not in values[-1]:
+            hint = "step resets the environment but returns no info['final_observation'], which truncated episodes need"
+            raise ConfigError([Problem("env", env, hint)])
+        return typed(*values).replace(next_obs=strong(values[-1]["final_observation"]))
+
     with code_of("env", f"{begin}(key, params)"):
-        obs, env_state = jax.eval_shape(reset, jax.random.key(0))
+        env_state, obs = jax.eval_shape(reset, jax.random.key(0))
     with code_of("env", "action_space(params)"):
         action_space = action_space_of(env.action_space(params))
     with code_of("env", "step_env(key, state, action, params)" if bare else "step(key, state, action, params)"):
-        info = check_step(step, action_space, obs, env_state)
+        after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
+    raise_if_any(step_problems(env_state, obs, after))
+    public = lambda keys, env_state, action: jax.vmap(step)(keys[0], env_state, action)
     return Environment(
-        reset=lambda keys: jax.vmap(reset)(keys)[::-1],
-        step=auto_reset(reset, step) if bare else _batched(step),
+        reset=jax.vmap(reset),
+        step=AutoReset(jax.vmap(step), jax.vmap(reset), slow_reset=False) if bare else public,
         observation_space=observation_space_of(_declared(env, params), obs),
         action_space=action_space,
         max_steps=_max_steps(params),
-        info=tuple(info),
+        info=tuple(after.info),
         draw=_draw(env, params),
         truncates_after=_max_steps(params) if bare and _truncates_at_limit(env) else None,
         resets_itself=not bare,
     )
-
-
-def _bare_step(env: Any, params: Any):
-    def step(key, env_state, action):
-        obs, env_state, reward, terminated, info = unpacked(env.step_env(key, env_state, action, params), 5, "step_env", PROTOCOL)
-        return typed(obs, env_state, reward, terminated, env.is_truncated(env_state, params), info)
-
-    return step
-
-
-def _public_step(env: Any, params: Any):
-    def step(key, env_state, action):
-        values = unpacked(env.step(key, env_state, action, params), 6, "step", PROTOCOL)
-        info = values[-1]
-        if "final_observation" not in info:
-            hint = "step resets the environment but returns no info['final_observation'], which truncated episodes need"
-            raise ConfigError([Problem("env", env, hint)])
-        return (strong(info["final_observation"]), *typed(*values))
-
-    return step
-
-
-def _batched(step):
-    def batched_step(keys, env_state, action):
-        next_obs, obs, env_state, *signals = jax.vmap(step)(keys[0], env_state, action)
-        return TimeStep(env_state, obs, next_obs, *signals)
-
-    return batched_step
 
 
 # --- parameters and spaces --------------------------------------------------------------------------------------------

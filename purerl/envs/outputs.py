@@ -1,15 +1,16 @@
 """Conversion and checks of what the reset and the step of a single environment return."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.environment import TimeStep
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.platform import strong
-from purerl.core.spaces import Space, action_shapes
+from purerl.core.types import PyTree
 
 
 def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
@@ -24,14 +25,14 @@ def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
     return tuple(values)
 
 
-def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> tuple:
-    """Return the outputs of a step as strongly typed arrays, with a float32 reward, and the numbers of `info` as float32."""
+def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> TimeStep:
+    """Return the step of one environment in strongly typed arrays, with a float32 reward, and numbers of `info` as float32."""
     if reward is None:
         raise ConfigError([Problem("env", "step", "the reward must be a real scalar, not None")])
-    obs, env_state, reward, terminated, truncated = strong((obs, env_state, reward, terminated, truncated))
+    env_state, obs, reward, terminated, truncated = strong((env_state, obs, reward, terminated, truncated))
     reward = reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward
     info = {name: jnp.asarray(x, jnp.float32) for name, x in info.items() if _is_numeric(x)}
-    return obs, env_state, reward, terminated, truncated, info
+    return TimeStep(env_state, obs, obs, reward, terminated, truncated, info)
 
 
 def _is_numeric(x: Any) -> bool:
@@ -46,32 +47,25 @@ def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:
     raise_if_any([Problem("info", name, hint) for name in names if name not in info])
 
 
-def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) -> dict[str, Any]:
-    """Raise a ConfigError if step and reset disagree, or a signal has the wrong shape. Nothing is compiled.
+def step_problems(env_state: PyTree, obs: PyTree, after: TimeStep, count: tuple[int, ...] = ()) -> list[Problem]:
+    """Report disagreements between a step and a reset, empty observations, and signals of a wrong shape or dtype.
 
     Args:
-        step: `(key, env_state, action) -> (*observations, env_state, reward, terminated, truncated, info)` of one environment.
-        action_space: the space of `action`.
-        obs, env_state: the shapes and dtypes that a reset returns.
-
-    Returns:
-        The shapes and dtypes of `info`.
+        env_state, obs: the shapes and dtypes that a reset returns.
+        after: the shapes and dtypes that a step returns.
+        count: the axis of environments; () for one environment.
     """
-    action = action_shapes(action_space)
-    after = jax.eval_shape(step, jax.random.key(0), env_state, action)
-    *observations, state_after, reward, terminated, truncated, info = after
-    found = []
+    found = differences(env_state, after.env_state, "state")
     if not all(x.size for x in jax.tree.leaves(obs)) or not jax.tree.leaves(obs):
         found.append(Problem("env", obs, "observations are empty, or have an empty entry"))
-    for before, after, what in [(env_state, state_after, "state"), *((obs, o, "observation") for o in observations)]:
-        found += differences(before, after, what)
-    if reward.shape != () or jnp.issubdtype(reward.dtype, jnp.complexfloating):
-        found.append(Problem("env", reward, "the reward must be a real scalar; use reward[0] or reward.sum() in step"))
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        if flag.shape != () or flag.dtype != bool:
-            found.append(Problem("env", flag, f"`{name}` must be a bool scalar"))
-    raise_if_any(found)
-    return info
+    for name in ("obs", "next_obs"):
+        found += [problem for problem in differences(obs, getattr(after, name), "observation") if problem not in found]
+    for name, kind in {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}.items():
+        x = getattr(after, name)
+        if (x.shape, x.dtype) != (count, kind):
+            hint = f"must be {kind}{list(count)}" if count else f"must be a {kind} scalar"
+            found.append(Problem(f"env: {name}", f"{x.dtype}{list(x.shape)}", hint))
+    return found
 
 
 def differences(before: Any, after: Any, what: str) -> list[Problem]:

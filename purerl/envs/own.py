@@ -4,15 +4,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from purerl.core.auto_reset import AutoReset, change_step
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem, code_of, is_count
+from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
 from purerl.core.spaces import Space, action_shapes, entries_of, is_index
 from purerl.envs.converted_spaces import action_space_of
-from purerl.envs.outputs import check_names, differences
+from purerl.envs.outputs import check_names, step_problems
 
 
 def checked(env: Environment, num_envs: int) -> Environment:
@@ -48,17 +47,13 @@ def checked(env: Environment, num_envs: int) -> Environment:
     after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
         raise ConfigError([Problem("env", type(after).__name__, "step must return a purerl.TimeStep")])
-    found = _problems(env, obs, after, num_envs) + differences(env_state, after.env_state, "state")
-    for name in ("obs", "next_obs"):
-        found += differences(obs, getattr(after, name), "observation")
-    if found:
-        raise ConfigError(found)
+    raise_if_any(_problems(env, obs, after, num_envs) + step_problems(env_state, obs, after, (num_envs,)))
     step = env.step if isinstance(env.step, AutoReset) else step
     return env._replace(reset=reset, step=step, action_space=action_space)
 
 
 def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> list[Problem]:
-    """Report batched observations and signals whose shape or dtype violates the protocol."""
+    """Report batched observations unlike the declared space, and missing entries of `info`."""
     found = []
     is_space = lambda x: hasattr(x, "dtype") and hasattr(x, "shape")
     spaces = entries_of(env.observation_space)
@@ -71,11 +66,6 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
         for (name, space), x in zip(spaces.items(), jax.tree.leaves(obs), strict=True):
             if is_index(space) and not jnp.issubdtype(x.dtype, jnp.integer):
                 found.append(Problem("env.observation_space", space, f"the observation {name} must be integer, not {x.dtype}"))
-    kinds = {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}
-    for name, kind in kinds.items():
-        x = getattr(after, name)
-        if x.shape != (num_envs,) or x.dtype != kind:
-            found.append(Problem(f"env: {name}", f"{x.dtype}{list(x.shape)}", f"must be {kind}{[num_envs]}"))
     for name in env.info:
         if name not in after.info or after.info[name].shape[:1] != (num_envs,):
             found.append(Problem("env.info", name, f"TimeStep.info must have this entry, with a first axis of size {num_envs}"))

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
 
-from purerl.core.auto_reset import auto_reset
+from purerl.core.auto_reset import AutoReset
+from purerl.core.environment import TimeStep
 from purerl.envs import craftax
 
 T, REPEATS = 64, 15
@@ -23,11 +24,10 @@ def programs(seeds, count):
     """Return functions by name, `(env_state [seeds, count, ...], key) -> env_state`, and the first state."""
     suite = make_craftax_env_from_name(ID, auto_reset=False)
     bare = craftax._CraftaxEnv(suite, suite.default_params)
-    reset = lambda key: bare.reset(key)[::-1]
 
     def step(key, state, action):
         state, obs, reward, terminated, truncated, _ = bare.step(key, state, action)
-        return obs, state, reward.astype(jnp.float32), terminated, truncated, {}
+        return TimeStep(state, obs, obs, reward.astype(jnp.float32), terminated, truncated)
 
     def without(keys, state, action):
         return jax.vmap(step)(keys[0], state, action)
@@ -35,15 +35,15 @@ def programs(seeds, count):
     def run(batched_step):
         def one(state, key):
             after = batched_step(jax.random.split(key, (2, count)), state, jax.random.randint(key, (count,), 0, 17))
-            state, obs = (after[1], after[0]) if isinstance(after, tuple) else (after.env_state, after.obs)
-            return state, obs.sum()
+            return after.env_state, after.obs.sum()
 
         of_seed = lambda state, key: jax.lax.scan(one, state, jax.random.split(key, T))[0]
         if seeds == 1:
             return lambda state, key: jax.tree.map(lambda x: x[None], of_seed(jax.tree.map(lambda x: x[0], state), key))
         return lambda state, key: jax.vmap(of_seed)(state, jax.random.split(key, seeds))
 
-    ways = {"those that need it": auto_reset(reset, step, True), "all at once": auto_reset(reset, step), "no resets": without}
+    slow, fast = (AutoReset(jax.vmap(step), jax.vmap(bare.reset), slow_reset) for slow_reset in (True, False))
+    ways = {"those that need it": slow, "all at once": fast, "no resets": without}
     state = jax.jit(jax.vmap(jax.vmap(bare.reset)))(jax.random.split(jax.random.key(0), (seeds, count)))[0]
     return {name: jax.jit(run(way)) for name, way in ways.items()}, state
 

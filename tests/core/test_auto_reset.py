@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purerl.core.auto_reset import auto_reset
+from purerl.core.auto_reset import AutoReset
+from purerl.core.environment import TimeStep
 from tests.helpers.programs import on_accelerator
 
 KEY = jax.random.key(0)
@@ -15,17 +16,18 @@ def ends_at_random(key, state, action):
     """Step one environment whose episode ends with a probability of a quarter; its state has the episode's origin."""
     origin, steps = state
     done = jax.random.bernoulli(key, 0.25)
-    return origin + steps, (origin, steps + 1), jnp.float32(1), done & (action == 0), done & (action == 1), {}
+    obs = origin + steps
+    return TimeStep((origin, steps + 1), obs, obs, jnp.float32(1), done & (action == 0), done & (action == 1))
 
 
 def begins(key):
     origin = jax.random.randint(key, (), 0, 2**30)
-    return origin, (origin, jnp.int32(0))
+    return (origin, jnp.int32(0)), origin
 
 
 def rollout_of(slow_reset, key, num_envs, num_steps=40):
-    step = auto_reset(begins, ends_at_random, slow_reset)
-    state = jax.vmap(begins)(jax.random.split(key, num_envs))[1]
+    step = AutoReset(jax.vmap(ends_at_random), jax.vmap(begins), slow_reset)
+    state = jax.vmap(begins)(jax.random.split(key, num_envs))[0]
 
     def one(state, key):
         after = step(jax.random.split(key, (2, num_envs)), state, jnp.arange(num_envs) % 2)
@@ -56,8 +58,8 @@ def test_slow_reset_runs_only_for_ended_episodes():
         jax.debug.callback(lambda: made.append(1))
         return begins(key)
 
-    step = auto_reset(slow, ends_at_random, slow_reset=True)
-    state = jax.vmap(begins)(jax.random.split(KEY, 64))[1]
+    step = AutoReset(jax.vmap(ends_at_random), jax.vmap(slow), slow_reset=True)
+    state = jax.vmap(begins)(jax.random.split(KEY, 64))[0]
     after = jax.jit(step)(jax.random.split(KEY, (2, 64)), state, jnp.zeros(64, jnp.int32))
     jax.effects_barrier()
     assert len(made) == after.terminated.sum() > 0

@@ -138,8 +138,8 @@ def late(after, before, fresh, state):
 BROKEN = {
     "state of another dtype": (Drifting(), "as after a reset"),
     "observation of another shape": (ObservationOfAnotherShape(), "the observation after a step must be"),
-    "reward of one entry": (RewardVector(), "the reward must be a real scalar"),
-    "flag of floats": (FloatFlag(), "`terminated` must be a bool scalar"),
+    "reward of one entry": (RewardVector(), "env: reward = 'float32[1]': must be a float32 scalar"),
+    "flag of floats": (FloatFlag(), "env: terminated = 'float32[]': must be a bool scalar"),
     "reward of NaN": (NotANumber(), "rewards are not finite"),
     "category out of range": (OutOfRange(), "outside of the declared space"),
     "hidden Python state": (HiddenCounter(), "not deterministic"),
