@@ -21,7 +21,7 @@ from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.masks import choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import PyTree
-from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments, action_space, converter, observation_space
+from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments, action_space, observation_space, observed
 from purerl.envs.host import Host
 from purerl.envs.importing import importing_mujoco, quietly
 from purerl.envs.parameters import Made, constructing
@@ -93,7 +93,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
             name=f"gymnasium/{spec.id}" if spec else getattr(make, "__qualname__", type(make).__name__),
         )
         if isinstance(env, SyncVectorEnv):  # gymnasium's own error does not say what is wrong
-            _check_shapes(converter(env.single_observation_space)(env.envs[0].reset(seed=0)[0]), made)
+            _check_shapes(observed(env.single_observation_space, made.observation_space, env.envs[0].reset(seed=0)[0]), made)
         names = set()
         for obs in environments.explore(PROBED if environments.same_step else 1):
             _check_shapes(jax.tree.map(lambda x: x[0], obs), made)

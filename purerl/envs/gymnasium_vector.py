@@ -108,7 +108,7 @@ class VectorEnvironments:
         self.envs = make(count) if self._own else _vectorize(make, vectorization, count)
         self.same_step = _mode(self.envs) is AutoresetMode.SAME_STEP
         self._space = self.envs.single_observation_space
-        self._convert, self._action = converter(self._space), action_converter(self.envs.single_action_space)
+        self._convert = functools.partial(observed, self._space, observation_space(self._space))
 
     def reset(self, seeds: np.ndarray) -> PyTree:
         # A custom vector environment takes one seed, and counts upwards from this seed.
@@ -119,7 +119,7 @@ class VectorEnvironments:
         return self._begin(self._convert(obs))
 
     def step(self, action: Any) -> tuple:
-        return self._step(self._action(action))
+        return self._step(mapped(acted, self.envs.single_action_space, action))
 
     def explore(self, most: int) -> Iterator[PyTree]:
         """Yield the observations of a reset and of random steps, until an episode ends, or `most` steps are taken."""
@@ -251,10 +251,21 @@ def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
 # --- spaces -----------------------------------------------------------------------------------------------------------
 
 
+def mapped(convert: Callable, space: spaces.Space, *trees: Any) -> Any:
+    """Apply a function to each space in nested `Dict` and `Tuple` spaces, and to the values at its place in trees."""
+    if isinstance(space, spaces.Dict):
+        return {name: mapped(convert, x, *(tree[name] for tree in trees)) for name, x in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(mapped(convert, x, *(tree[i] for tree in trees)) for i, x in enumerate(space.spaces))
+    return convert(space, *trees)
+
+
 def observation_space(space: spaces.Space) -> PyTree:
     """Convert the space of one observation to purerl's."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return tree_of(space, observation_space)
+    return mapped(_observation_part, space)
+
+
+def _observation_part(space: spaces.Space) -> Any:
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete) and (space.nvec.ndim == 1 or (space.nvec == space.nvec.flat[0]).all()):
@@ -273,43 +284,29 @@ def observation_space(space: spaces.Space) -> PyTree:
     raise ConfigError([Problem("env", space, hint)])
 
 
-def converter(space: spaces.Space) -> Callable[[Any], PyTree]:
-    """Return a function that copies observations, single or batched, to purerl's format."""
-    if isinstance(space, spaces.Dict):
-        of_each = {name: converter(x) for name, x in space.spaces.items()}
-        return lambda obs: {name: convert(obs[name]) for name, convert in of_each.items()}
-    if isinstance(space, spaces.Tuple):
-        in_turn = tuple(map(converter, space.spaces))
-        return lambda obs: tuple(convert(part) for convert, part in zip(in_turn, obs, strict=True))
-    dtype, start = np.dtype(observation_space(space).dtype), getattr(space, "start", 0)
-    return (lambda obs: np.array(obs - start, dtype)) if np.any(start) else lambda obs: np.array(obs, dtype)
+def observed(space: spaces.Space, converted: PyTree, obs: Any) -> PyTree:
+    """Return a copy of observations, single or batched, in purerl's format; `converted` is their `observation_space`."""
+    start = lambda space: getattr(space, "start", 0)
+    one = lambda space, to, x: np.array(x - start(space) if np.any(start(space)) else x, to.dtype)
+    return mapped(one, space, converted, obs)
 
 
 def action_space(space: spaces.Space) -> Space:
     """Convert the space of one action to purerl's."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return action_space_of(tree_of(space, action_space))
+    return action_space_of(mapped(_action_part, space))
+
+
+def _action_part(space: spaces.Space) -> Any:
     if isinstance(space, spaces.MultiDiscrete):
         return MultiDiscrete(tuple(space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
         return MultiBinary(int(np.prod(space.shape)))
-    return Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else action_space_of(space)
+    return Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else space
 
 
-def tree_of(space: spaces.Space, convert: Callable[[Any], Any]) -> Any:
-    """Return a space as a dict or tuple of its converted parts, with `Dict` and `Tuple` spaces inside."""
-    if isinstance(space, spaces.Dict):
-        return {name: tree_of(x, convert) for name, x in space.spaces.items()}
-    return tuple(tree_of(x, convert) for x in space.spaces) if isinstance(space, spaces.Tuple) else convert(space)
-
-
-def action_converter(space: spaces.Space) -> Callable[[Any], Any]:
-    """Return a function that converts actions `[B, ...]` from purerl's to gymnasium's format."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        converters = tree_of(space, action_converter)
-        return lambda actions: jax.tree.map(lambda convert, x: convert(x), converters, actions)
-    shape, start = space.shape or (), getattr(space, "start", 0)
-    plain = lambda actions: actions.reshape(len(actions), *shape).astype(space.dtype)
+def acted(space: spaces.Space, actions: Any) -> Any:
+    """Convert one part of actions `[B, ...]` to gymnasium's format."""
+    actions = actions.reshape(len(actions), *(space.shape or ())).astype(space.dtype)
     if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64
-        return lambda actions: np.clip(plain(actions), space.low, space.high)
-    return (lambda actions: plain(actions) + start) if np.any(start) else plain
+        return np.clip(actions, space.low, space.high)
+    return actions + getattr(space, "start", 0)

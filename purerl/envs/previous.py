@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from purerl.core.auto_reset import change_step
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.spaces import Discrete, Mixed, MultiDiscrete, Space, parts_of, values_of
+from purerl.core.spaces import Discrete, Mixed, MultiDiscrete, Space, is_index, parts_of, values_of
 from purerl.core.types import PyTree
 
 
@@ -34,8 +34,11 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         entries = obs if isinstance(obs, dict) else {"obs": obs}
         return entries | {f"previous_{name}": previous[name] for name in names}
 
+    spaces = {"action": _spaces(env.action_space), "reward": jax.ShapeDtypeStruct((), jnp.float32)}
+
     def nothing(count):
-        return {"action": _no_action(env.action_space, count), "reward": jnp.zeros(count, jnp.float32)}
+        none = lambda space: jnp.full((count, *space.shape), -1 if is_index(space) else 0, space.dtype)
+        return jax.tree.map(none, spaces, is_leaf=is_index)
 
     def reset(keys):
         env_state, obs = env.reset(keys)
@@ -51,7 +54,6 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
 
         return run
 
-    spaces = {"action": _action_space(env.action_space), "reward": jax.ShapeDtypeStruct((), jnp.float32)}
     step, space = change_step(env.step, reset, show_previous), shown(env.observation_space, **spaces)
     return env._replace(reset=reset, step=step, observation_space=space)
 
@@ -65,17 +67,10 @@ def _entries(space: Space, action: PyTree) -> PyTree:
     return action if isinstance(space, Discrete) else action.astype(jnp.float32)
 
 
-def _no_action(space: Space, count: int) -> PyTree:
+def _spaces(space: Space) -> PyTree:
+    """Return the observation space of the entries of an action."""
     if isinstance(space, Mixed):
-        return tuple(_no_action(part, count) for part in parts_of(space))
-    if isinstance(space, MultiDiscrete):
-        return tuple(jnp.full(count, -1, jnp.int32) for _ in space.sizes)
-    return jnp.full(count, -1, jnp.int32) if isinstance(space, Discrete) else jnp.zeros((count, *space.shape), jnp.float32)
-
-
-def _action_space(space: Space) -> PyTree:
-    if isinstance(space, Mixed):
-        return tuple(_action_space(part) for part in parts_of(space))
+        return tuple(_spaces(part) for part in parts_of(space))
     if isinstance(space, MultiDiscrete):
         return tuple(Discrete(n) for n in space.sizes)
     return space if isinstance(space, Discrete) else jax.ShapeDtypeStruct(space.shape, jnp.float32)
