@@ -182,8 +182,7 @@ def _scan_time(
     actor, *_ = begin
 
     def on_cpu(begin, draws):
-        one = functools.partial(step, params, None)
-        state, steps, carries = _scan_sequences(one, begin, draws, sequences, lambda state: state[0].carry)
+        state, steps, carries = _scan_packed(functools.partial(step, params, None), begin, draws, sequences, None)
         if late:
             steps = steps._replace(value=values_of(network, params, _unrows(steps.obs, actor.obs), steps.first))
         return state, steps, carries
@@ -219,36 +218,29 @@ def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int, row
     return noise, split_keys(named_key(key, "environment"), num_steps, rows, num_envs)
 
 
-def _scan_sequences(
-    step: Callable, start: PyTree, draws: PyTree, count: int, carry_of: Callable[[PyTree], PyTree]
-) -> tuple[PyTree, PyTree, PyTree]:
-    """Scan over time in `count` sequences; return the last state, all steps `[T, ...]`, and the carry before each sequence."""
-    if count == 1:
-        last, steps = jax.lax.scan(step, start, draws)
-        return last, steps, jax.tree.map(lambda x: x[None], carry_of(start))
-
-    def sequence(state, draws):
-        after, steps = jax.lax.scan(step, state, draws)
-        return after, (steps, carry_of(state))
-
-    draws = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), draws)
-    last, (steps, carries) = jax.lax.scan(sequence, start, draws)
-    return last, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps), carries
-
-
 def _scan_packed(
-    step: Callable, start: tuple, draws: PyTree, sequences: int, lead: tuple[int, ...]
+    step: Callable, start: tuple, draws: PyTree, count: int, lead: tuple[int, ...] | None
 ) -> tuple[tuple, PyTree, PyTree]:
-    """Scan like `_scan_sequences`, with the small arrays of the state packed into one array, and those of a row into another."""
-    small = lambda tree: pack(tree, lead)
+    """Scan over time in `count` sequences; return the last state, all steps `[T, ...]`, and the carry before each sequence.
+
+    The small arrays of the state, with the leading axes `lead`, are packed into one array, and those of a row into another. If
+    `lead` is None, nothing is packed.
+    """
 
     def packed_step(state, draw):
         state, row = step(unpack(state), draw)
-        return small(state), small(row)
+        return pack(state, lead), pack(row, lead)
 
-    carry_of = lambda state: unpack(state)[0].carry
-    state, steps, carries = _scan_sequences(packed_step, small(start), draws, sequences, carry_of)
-    return unpack(state), unpack(steps), carries
+    def sequence(state, draws):
+        after, steps = jax.lax.scan(packed_step, state, draws)
+        return after, (steps, unpack(state)[0].carry)
+
+    if count == 1:
+        last, (steps, carry) = sequence(pack(start, lead), draws)
+        return unpack(last), unpack(steps), jax.tree.map(lambda x: x[None], carry)
+    draws = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), draws)
+    last, (steps, carries) = jax.lax.scan(sequence, pack(start, lead), draws)
+    return unpack(last), unpack(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps)), carries
 
 
 def _rows(obs: PyTree) -> PyTree:
