@@ -46,7 +46,8 @@ def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment,
     """Warn about groups of a custom network that no phase trains. The warning points to the caller of `make_train`."""
     params = shapes_of(cfg, network, env)[0]
     if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
-        hint = f"no phase of this algorithm trains these groups; its phases train {', '.join(_trained(phases)) or 'all'}"
+        named = sorted({group for phase in phases for group in phase.groups or ()})
+        hint = f"no phase of this algorithm trains these groups; its phases train {', '.join(named) or 'all'}"
         warnings.warn(str(Problem("network", f"groups {', '.join(idle)}", hint)), stacklevel=3)
 
 
@@ -59,11 +60,6 @@ def warn_of_unsuited_unit(unit: str, space: Box) -> None:
         hint = "the policy's means are in the environment's unit, but the action bounds are far from -1 and 1; return purerl."
         hint += "distributions.DiagGaussian(mean, log_std, unit='bounds') to map -1 and 1 to the bounds, or scale the means"
         warnings.warn(str(Problem("network", type(space).__name__, hint)), stacklevel=3)
-
-
-def _trained(phases: tuple[Phase, ...]) -> list[str]:
-    """Return the groups that the phases list by name."""
-    return sorted({group for phase in phases for group in phase.groups or ()})
 
 
 def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
@@ -107,14 +103,9 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
         is_image = space.dtype == np.uint8 and len(space.shape) == 3
         if space.dtype.name in hints and not is_image and not is_index(space):
             found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
-        if "torso" not in given and _looks_channel_first(space.shape):
+        if "torso" not in given and len(space.shape) == 3 and space.shape[0] <= 4 and min(space.shape[1:]) >= 16:
             found.append(Problem("env", f"observations {list(space.shape)}", order))
     return found
-
-
-def _looks_channel_first(shape: tuple[int, ...]) -> bool:
-    """Return True if the shape suggests an image [channels, height, width] rather than [height, width, channels]."""
-    return len(shape) == 3 and shape[0] <= 4 and min(shape[1:]) >= 16
 
 
 # For each argument of `make_train`: the config fields that nothing reads if the argument is given.

@@ -73,22 +73,15 @@ def mask_problem(shape: tuple[int, ...], actions: Space) -> str:
 
 
 def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState], axis: Axis | None) -> None:
-    """Raise if an algorithm's buffers (one device's share) exceed the device memory."""
-    raise_if_any(_kept_problems(cfg, init, axis))
-
-
-def _kept_problems(cfg: OnPolicyConfig, init: Callable, axis: Axis | None) -> list[Problem]:
-    """Report buffers that exceed the device memory, by the field with the largest share."""
-    there = _memory()
-    if not cfg.keeps or there is None:
-        return []
+    """Raise if an algorithm's buffers (one device's share) exceed the device memory. Name the field with the largest share."""
+    if not cfg.keeps:
+        return
     kept = shapes_on(axis, init, jax.random.key(0)).extra
     sizes = {field: num_bytes(kept[name]) for field, name in cfg.keeps.items()}
-    if sum(sizes.values()) <= there:
-        return []
-    field = max(sizes, key=sizes.__getitem__)
-    hint = f"buffers need {sum(sizes.values()) / 1e9:,.1f} GB, but the device has {there / 1e9:,.0f} GB; use a smaller value"
-    return [Problem(field, getattr(cfg, field), hint)]
+    needed, there, field = sum(sizes.values()), _memory(), max(sizes, key=sizes.__getitem__)
+    if needed > there:
+        hint = f"buffers need {needed / 1e9:,.1f} GB, but the device has {there / 1e9:,.0f} GB; use a smaller value"
+        raise ConfigError([Problem(field, getattr(cfg, field), hint)])
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -100,18 +93,18 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[
     """Report a rollout whose observations alone exceed the memory of `devices` devices. Nothing is allocated."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
     needed, there = 2 * each * cfg.batch_size // devices, _memory()  # observations to act on, and observations before resets
-    if there is None or needed <= there:
+    if needed <= there:
         return []
     hint = f"{cfg.num_steps} steps of observations need {needed / 1e9:,.0f} GB, but a device has {there / 1e9:,.0f}; use fewer"
     return [Problem("num_envs", cfg.num_envs, hint)]
 
 
-def _memory() -> int | None:
-    """Return the memory of the training device in bytes, or None if unknown."""
+def _memory() -> float:
+    """Return the memory of the training device in bytes, infinite if unknown."""
     device = jax.local_devices()[0]
-    if device.platform == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
-    return (device.memory_stats() or {}).get("bytes_limit")
+    if device.platform != "cpu":
+        return (device.memory_stats() or {}).get("bytes_limit", math.inf)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else math.inf
 
 
 def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:

@@ -115,12 +115,10 @@ def _warn_of_rounding(outputs: Outputs) -> None:
 
 def _output_problems(result: Any) -> list[Problem]:
     """Report a result of `apply` that is not a pair of `Outputs` and a carry."""
-    if not (isinstance(result, tuple) and len(result) == 2):
+    outputs, *rest = result if isinstance(result, tuple) else (result,)
+    if not isinstance(outputs, Outputs) or len(rest) != 1:
         hint = "apply must return a pair: (purerl.Outputs(policy, value), carry)"
         return [Problem("network", type(result).__name__, hint)]
-    outputs, _ = result
-    if not isinstance(outputs, Outputs):
-        return [Problem("network", type(outputs).__name__, "apply must return a pair: (purerl.Outputs(policy, value), carry)")]
     if not all(hasattr(outputs.policy, method) for method in ("sample", "log_prob", "noise", "env_action", "entropy")):
         hint = "the policy must be a distribution, such as purerl.distributions.Categorical (discrete) or DiagGaussian (Box)"
         return [Problem("network", outputs.policy, hint)]

@@ -65,19 +65,18 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
     Raises:
         ConfigError: a parameter does not exist, or a value is out of range.
     """
-    names = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
+    if not overrides:
+        return params
+    names = list(getattr(params, "__dataclass_fields__", ()))
     unknown = [name for name in overrides if name not in names]
     if unknown:
-        hint = "the environment has no parameters" if not names else None
-        raise ConfigError([Problem("env_params", name, hint or f"no such parameter; {nearest(name, names)}") for name in unknown])
-
+        hint = lambda name: f"no such parameter; {nearest(name, names)}" if names else "the environment has no parameters"
+        raise ConfigError([Problem("env_params", name, hint(name)) for name in unknown])
     found = [Problem("env_params", {name: x}, hint) for name, x in overrides.items() if (hint := _misfit(params, name, x))]
     if found:
         raise ConfigError(found)
     cast = lambda kind, x: x.astype(kind) if isinstance(x, jax.Array) else np.asarray(x).astype(kind)[()]
     changes = {name: cast(_kind(params, name), value) for name, value in overrides.items()}
-    if not dataclasses.is_dataclass(params) or isinstance(params, type):
-        return params
     return dataclasses.replace(params, **changes)
 
 
