@@ -2,7 +2,6 @@
 
 import contextlib
 import difflib
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeGuard
@@ -51,13 +50,7 @@ def code_of(field: str, what: str) -> Iterator[None]:
 
 def guarded(field: str, function: Callable) -> Callable:
     """Wrap a custom function so that its errors become ConfigErrors about the argument `field`."""
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        with code_of(field, getattr(function, "__name__", repr(function))):
-            return function(*args, **kwargs)
-
-    return call
+    return code_of(field, getattr(function, "__name__", repr(function)))(function)
 
 
 class ConfigError(ValueError):
