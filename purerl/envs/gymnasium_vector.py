@@ -27,7 +27,6 @@ from purerl.core.types import PyTree
 from purerl.envs.animation import draw_in_memory
 from purerl.envs.converted_spaces import action_space_of
 from purerl.envs.finite_resets import OBSERVATION, REWARD
-from purerl.envs.host import Shapes
 from purerl.envs.importing import importing_mujoco, opengl_hint
 from purerl.envs.snapshots import Keeper
 
@@ -85,9 +84,15 @@ def _vectorize(make: Callable[[], gymnasium.Env], vectorization: str, count: int
 
 
 class VectorEnvironments:
-    """A vector environment of gymnasium as `HostEnvironments`.
+    """A vector environment of gymnasium as a set of external environments.
+
+    `step` returns `(obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`. Arrays are NumPy's, in the
+    dtypes of the spaces, and are not changed afterwards. `snapshot` returns JSON values for `restore`, or `{"missing": reason}`
+    if the state cannot be saved.
 
     Attributes:
+        count: number of environments.
+        steps: number of steps since all environments were last reset.
         envs: the vector environment.
         same_step: True if environments are reset in the step that ends an episode.
         told: info of the latest reset or step.
@@ -103,7 +108,7 @@ class VectorEnvironments:
         ConfigError: `make` does not return a vector environment, or its environment resets one step late and not by a mask.
     """
 
-    def __init__(self, make: Callable, vectorization: str, count: int, info: Shapes, finite: bool = False):
+    def __init__(self, make: Callable, vectorization: str, count: int, info: dict[str, tuple[int, ...]], finite: bool = False):
         self.count, self.steps, self._info, self._finite, self._own = count, 0, info, finite, vectorization == VECTOR
         self.envs = make(count) if self._own else _vectorize(make, vectorization, count)
         self.same_step = _mode(self.envs) is AutoresetMode.SAME_STEP

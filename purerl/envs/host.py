@@ -11,7 +11,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -28,28 +28,8 @@ from purerl.envs.animation import save_animation
 from purerl.envs.finite_resets import OBSERVATION, REWARD
 from purerl.envs.outputs import check_names
 
-
-class HostEnvironments(Protocol):
-    """A set of `B` external environments. Arrays are NumPy's, in the dtypes of the spaces, and are not changed afterwards.
-
-    Attributes:
-        count: number of environments.
-        steps: number of steps since all environments were last reset.
-        reset: `(seeds [B]) -> obs`; resets all environments.
-        step: `(action) -> (obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`.
-        frame: returns an image of the first environment, if that can be drawn.
-        snapshot: returns JSON values for `restore`; `{"missing": reason}` if the state cannot be saved.
-    """
-
-    count: int
-    steps: int
-
-    def reset(self, seeds: np.ndarray) -> PyTree: ...
-    def step(self, action: np.ndarray) -> tuple: ...
-    def frame(self) -> np.ndarray: ...
-    def snapshot(self) -> dict[str, Any]: ...
-    def restore(self, saved: dict[str, Any]) -> None: ...
-    def close(self) -> None: ...
+if TYPE_CHECKING:  # an import of gymnasium takes time
+    from purerl.envs.gymnasium_vector import VectorEnvironments
 
 
 class Ticket(struct.PyTreeNode):
@@ -62,7 +42,7 @@ class Ticket(struct.PyTreeNode):
 Shapes = dict[str, tuple[int, ...]]
 SETS = 2  # open sets per run: one for training and, with RND, one for the random steps before training
 _failures: list[EnvironmentFailed] = []
-_open: dict[int, HostEnvironments] = {}  # by id, since separately compiled programs of one run share sets
+_open: dict[int, "VectorEnvironments"] = {}  # by id, since separately compiled programs of one run share sets
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 
@@ -72,8 +52,8 @@ class Host:
     """Describes, opens, steps and closes external environments.
 
     Attributes:
-        make: `(num_envs, shapes, finite) -> HostEnvironments`. `shapes` has the shape of each `info` entry by name. If `finite`,
-          the environments follow the rules of `purerl.envs.finite_resets.with_finite`.
+        make: opens environments, by their number and the shape of each `info` entry by name. If the last argument is True, they
+          follow the rules of `purerl.envs.finite_resets.with_finite`.
         env: an `Environment` with the spaces and limits; its `reset` and `step` are not used.
         info_shapes: function without arguments that returns the shape of each entry of info, by name.
         drawn: like `make`, for environments that can be drawn; None if nothing can be drawn.
@@ -87,10 +67,10 @@ class Host:
         frames: images of the first environment, one after each reset and step; None if nothing is drawn.
     """
 
-    make: Callable[[int, Shapes, bool], HostEnvironments]
+    make: Callable[[int, Shapes, bool], "VectorEnvironments"]
     env: Environment
     info_shapes: Callable[[], Shapes]
-    drawn: Callable[[int, Shapes, bool], HostEnvironments] | None = None
+    drawn: Callable[[int, Shapes, bool], "VectorEnvironments"] | None = None
     frame_seconds: float = 1 / 30
     warnings: tuple[Problem, ...] = ()
     masks: tuple[str, ...] = ()
