@@ -73,14 +73,10 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
         return tuple(observation_space_of(inside[i], x, found, str(i)) for i, x in enumerate(obs))
     hint, has_index = "", isinstance(inside, tuple | list) and any(is_discrete(x) or isinstance(x, Indices) for x in inside)
     if is_discrete(declared):
-        shape, dtype = getattr(obs, "shape", None), getattr(obs, "dtype", object)
-        if not is_count(declared.n):
-            hint = "n must be an int of at least 1"
-        elif shape != () or not jnp.issubdtype(dtype, jnp.integer):
-            hint = f"a Discrete observation must be an integer scalar; the observation {name or 'itself'} is {obs}"
-        elif getattr(declared, "start", 0):
-            hint = f"a Discrete observation must start at 0; shift the observation {name or 'itself'}"
-        obs = Discrete(int(declared.n)) if shape == () and is_count(declared.n) else obs
+        is_scalar = getattr(obs, "shape", None) == () and jnp.issubdtype(getattr(obs, "dtype", object), jnp.integer)
+        if is_scalar and is_count(declared.n) and not getattr(declared, "start", 0):
+            return Discrete(int(declared.n))
+        hint = f"a Discrete observation must be an integer scalar from 0 to n - 1; the observation {name or 'itself'} is {obs}"
     elif isinstance(declared, Indices) and _fits(declared, obs):
         obs = declared
     elif has_index or isinstance(inside, Indices | MultiDiscrete | MultiBinary | dict):

@@ -23,13 +23,9 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     """
     if not num_levels:
         return env
-    if env.host:
-        hint = "needs a JAX environment, since external (Python) environments do not reset from keys; use 0"
-        raise ConfigError([Problem("num_levels", num_levels, hint)])
-
-    if env.resets_itself:
-        hint = "needs an environment that purerl resets, but this environment resets itself"
-        raise ConfigError([Problem("num_levels", num_levels, hint)])
+    if env.host or env.resets_itself:
+        why = "external (Python) environments do not reset from keys" if env.host else "this environment resets itself"
+        raise ConfigError([Problem("num_levels", num_levels, f"needs an environment that purerl resets, but {why}; use 0")])
 
     def level(key: jax.Array) -> jax.Array:
         if (kind := jax.random.key_impl(key)) != KIND:

@@ -123,7 +123,7 @@ def test_invalid_gymnasium_options_are_refused(tmp_path):
     wrong = [
         ({"env": "gymnasium/CartPol-v1"}, {}, "Did you mean: `CartPole`"),
         ({"env": "gymnasium/nowhere:CartPole-v1"}, {}, "the module nowhere is not imported"),
-        ({"env": "gymnasium/CartPole-v1", "num_levels": 3}, {}, "needs a JAX environment"),
+        ({"env": "gymnasium/CartPole-v1", "num_levels": 3}, {}, "do not reset from keys"),
         ({"env": "gymnasium/CartPole-v1"}, {"env_params": {"g": 9.8}}, "must be None"),
         ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("vectorization", "fast"),)}, {}, "must be one of sync, async"),
         (
