@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from purerl.config.randomization import Normal, Uniform
-from purerl.core.auto_reset import AutoReset, auto_reset
+from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import named_key
@@ -48,17 +48,16 @@ def with_randomized(
         drawn = {name: x.draw(named_key(key, f"randomize {name}")) for name, x in randomize.items()}
         drawn |= {name: jnp.float32(x) for name, x in overrides.items() if name in drawn}
         env_state, obs = only(adapt(overrides | drawn).reset(batch_of_one(key)))
-        return obs, Randomized(env_state, drawn)
+        return Randomized(env_state, drawn), obs
 
     def step(key, state, action):
         advance = adapt(overrides | state.params).step.advance
         after = only(advance(*batch_of_one((key, state.env_state, action))))
-        state = state._replace(env_state=after.env_state)
-        return after.obs, state, after.reward, after.terminated, after.truncated, after.info | state.params
+        return after.replace(env_state=state._replace(env_state=after.env_state), info=after.info | state.params)
 
     return base._replace(
-        reset=lambda keys: jax.vmap(reset)(keys)[::-1],
-        step=auto_reset(reset, step, base.step.slow_reset),
+        reset=jax.vmap(reset),
+        step=AutoReset(jax.vmap(step), jax.vmap(reset), base.step.slow_reset),
         info=(*base.info, *randomize),
         draw=base.draw and _draw_inner(base.draw),
     )
