@@ -29,8 +29,9 @@ from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
 from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
-from purerl.learning.learner import Components, RewardStage
+from purerl.learning.learner import Components
 from purerl.learning.optimizers import base_optimizer
+from purerl.learning.rewards import RewardStage
 from purerl.learning.update import kl_loss
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.foreign import with_safe_outputs

@@ -17,7 +17,7 @@ def rows() -> tuple[dict[str, str], ...]:
 
 
 def unknown_names(given: dict[str, Any], known: Collection[str], what: str, otherwise: str) -> list[Problem]:
-    """Return a problem for each unknown name.
+    """Return a problem for each unknown name, and for each known name that means something else in the likely system.
 
     Args:
         given: all names that were given together, with their values. They identify the likely system; hints then leave out all
@@ -29,7 +29,13 @@ def unknown_names(given: dict[str, Any], known: Collection[str], what: str, othe
     unknown = [name for name in given if name not in known]
     systems = _likely_systems(list(given), unknown) if unknown else set()
     hint = lambda name: renamed(name, systems) or nearest(name.lower(), known, otherwise)
-    return [Problem(name, given[name], f"no such {what}; {hint(name)}") for name in unknown]
+    found = [Problem(name, given[name], f"no such {what}; {hint(name)}") for name in unknown]
+    if len(systems) == 1:
+        there = {row["name"]: row["purerl"] for row in rows() if row["system"] in systems and _is_setting(row["purerl"])}
+        other = [name for name in given if name in known and there.get(name, name).removeprefix("cfg.") != name]
+        text = f"is the name of another {what} in {systems.pop()}; use `{{}}`"
+        found += [Problem(name, given[name], text.format(there[name].removeprefix("cfg."))) for name in other]
+    return found
 
 
 def renamed(name: str, systems: Collection[str] = ()) -> str:

@@ -10,8 +10,9 @@ import purerl
 from purerl import PPOConfig
 from purerl.algorithms.ppo import surrogate
 from purerl.learning.advantages import estimate
-from purerl.learning.learner import Components, Learner, RewardStage
+from purerl.learning.learner import Components, Learner
 from purerl.learning.optimizers import base_optimizer
+from purerl.learning.rewards import RewardStage
 from tests.helpers.probes import Varied, boxed
 
 # The defaults of discrete tasks, for parts that are tested without an environment that would resolve "auto".

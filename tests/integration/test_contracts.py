@@ -12,8 +12,8 @@ import purerl.acting.rollout
 import purerl.algorithms.appo
 import purerl.algorithms.ppo
 import purerl.algorithms.rnd
-import purerl.learning.learner
 import purerl.learning.phases
+import purerl.learning.rewards
 from purerl import PPOConfig
 from tests.helpers.leaks import checking_leaks
 from tests.helpers.programs import branches
@@ -131,7 +131,7 @@ def test_all_random_keys_of_an_update_are_distinct(kind, monkeypatch):
         purerl.core.reductions,
         purerl.acting.rollout,
         learning.update,
-        learning.learner,
+        learning.rewards,
         algorithms.appo,
         algorithms.rnd,
     ):

@@ -174,6 +174,14 @@ def test_ambiguous_name_is_explained_by_the_other_names_given():
             PPOConfig(tau=0.9, **others)
 
 
+def test_known_name_with_another_meaning_elsewhere_gets_a_hint(capsys):
+    with pytest.raises(ConfigError, match=r"tau = 0.9: is the name of another field in rl_games; use `gae_lambda`"):
+        APPOConfig(tau=0.9, e_clip=0.2)
+    assert main(["appo", "--tau", "0.9", "--e-clip", "0.2"]) == 2
+    assert "--tau = '0.9': is the name of another flag in rl_games; use --gae-lambda" in capsys.readouterr().err
+    assert APPOConfig(tau=0.9).tau == 0.9
+
+
 def test_hints_for_flags_name_flags(capsys):
     assert main(["ppo", "--num-eval-envs", "8", "--exp-name", "a", "--int-coef", "1", "-x"]) == 2
     said = capsys.readouterr().err

@@ -7,7 +7,7 @@ from purerl import PPOConfig, RNDConfig, advantages
 from purerl.acting.normalize import EPSILON, RewardScale, Statistics, initial_moments, reward_sums
 from purerl.core.types import Intrinsic, Rollout, TrainState, Transition
 from purerl.learning.advantages import estimate, over_streams, standardize
-from purerl.learning.learner import RewardStage
+from purerl.learning.rewards import RewardStage
 from tests.helpers.tiny import PLAIN, at
 
 gae, td_lambda = jax.jit(advantages.gae), jax.jit(advantages.td_lambda)
