@@ -208,7 +208,7 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
     Raises:
         ConfigError: as in `make_train`, or a study cannot train a program.
     """
-    first = {path: x[:1] if isinstance(x, tuple) else (x.low,) for path, x in static.items()}
+    first: dict[str, space.Values] = {path: x[:1] if isinstance(x, tuple) else (x.low,) for path, x in static.items()}
     points = space.all_points(static if space.num_points(cfg, static) <= MOST_CHECKED else first)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each program warns when it is trained
