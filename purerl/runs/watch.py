@@ -79,7 +79,7 @@ class MetricWatch:
     def _judge_resets(self, entries: dict[str, np.ndarray], resets: np.ndarray, updates: int, raises: bool) -> None:
         """Raise an error for an update without a finite step, or warn of steps that are not finite, all `[runs, length]`."""
         stacked, useless = np.stack(list(entries.values())), (resets == self._batch_size) & raises
-        bad = useless if useless.any() else stacked.any(0)
+        bad = useless if useless.any() else np.any(stacked, 0)
         place = int(np.argmax(bad.any(0)))
         run = int(np.argmax(bad[:, place]))
         name = list(entries)[int(np.argmax(stacked[:, run, place] > 0))]
