@@ -177,6 +177,7 @@ def test_ratio_is_one_before_the_first_gradient_step(env):
     assert metrics["clip_fraction"].max() == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rnd_trains_on_images():
     class Pixels(Varied):

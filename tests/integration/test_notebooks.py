@@ -21,6 +21,7 @@ MINUTES = {
     "13_distillation": 2,
     "14_self_play": 5,
     "16_reference_and_symmetry": 5,
+    "17_randomised_parameters": 5,
     "18_several_agents": 5,
     "19_level_replay": 6,
 }  # these notebooks compile many programs

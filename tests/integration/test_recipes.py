@@ -67,6 +67,7 @@ def test_run_stops_when_good_enough_and_films_itself(tmp_path):
     assert len(list((tmp_path / "renders").iterdir())) == len(result.evaluations["update"])
 
 
+@pytest.mark.long
 def test_student_learns_the_policy_of_a_teacher_that_sees_more():
     cfg = purerl.PPOConfig(**SIZES, normalize_obs=False)
     env = purerl.wrap_env(Hinted())

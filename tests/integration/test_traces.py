@@ -187,11 +187,12 @@ def in_an_evaluation(cfg, make, run):
 
 NEAR = ("wrapped, box", "wrapped, box of JAX", "gymnax, bounds from its parameters", "batch, box", "network of linen")
 OFTEN = ("wrapped, box", "network of linen")  # in the tests of every commit
+rarely = lambda *case: pytest.param(*case, marks=() if case[1] in NEAR else pytest.mark.long)
 CASES = [
     *((in_jit, kind, acted) for kind in KINDS),
-    *((in_vmap, kind, acted if kind in ENVIRONMENTS else trained) for kind in KINDS),
+    *(rarely(in_vmap, kind, acted if kind in ENVIRONMENTS else trained) for kind in KINDS),
     *((in_a_sweep, kind, None) for kind in NEAR),
-    *((in_an_evaluation, kind, None) for kind in ENVIRONMENTS),
+    *(rarely(in_an_evaluation, kind, None) for kind in ENVIRONMENTS),
 ]
 
 

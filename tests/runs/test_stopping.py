@@ -115,6 +115,7 @@ def test_failing_stop_rule_ends_the_run_with_its_error():
         fit(stop_when=rule, stop_every=1)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_command_stops_at_a_return(tmp_path, capsys):
     flags = ["ppo", "--env", "CartPole-v1", "--total-timesteps", "5120", "--directory", str(tmp_path), "--stop-at-return", "1"]

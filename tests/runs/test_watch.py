@@ -39,7 +39,7 @@ def test_clip_that_holds_values_far_from_returns_warns():
     "changes",
     [
         {"value_clip": "none"},
-        *(pytest.param({name: True}, marks=pytest.mark.slow) for name in ("normalize_reward", "normalize_value")),
+        *(pytest.param({name: True}, marks=pytest.mark.long) for name in ("normalize_reward", "normalize_value")),
     ],
 )
 def test_values_that_can_follow_returns_do_not_warn(changes):

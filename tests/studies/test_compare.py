@@ -67,6 +67,7 @@ def test_unequal_training_lengths_are_noted_in_the_first_line():
     assert str(longer).startswith("Entries were trained for different numbers of steps: T 64 or 1,024.\n\n|")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_compare_aggregates_over_tasks_and_writes_every_format(two_tasks, tmp_path, capsys):
     folders = [two_tasks / "quick", two_tasks / "slow"]

@@ -106,6 +106,7 @@ def test_every_row_equals_a_single_run_bit_for_bit(trained):
     assert digest(row.state.params) == digest(alone.results[0].run.select(0).state.params)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_interrupted_sweep_resumes_bit_for_bit(trained, tmp_path):
     _, whole = trained
@@ -223,6 +224,7 @@ def test_resuming_a_sweep_requires_an_existing_one(tmp_path):
     assert len(made.fit(0, tmp_path, resume="must", env=Varied()).results) == 2
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_second_sweep_in_a_locked_directory_is_refused(tmp_path):
     """The second sweep begins while the first trains and has no checkpoint yet."""
