@@ -156,16 +156,7 @@ def make_train(
     stream = _stream(cfg, environment, network, intrinsic)
 
     # Compose.
-    losses = (kl_loss,) if cfg.measures_kl else ()
-    parts = Components(
-        advantage=advantage if advantage is estimate else checked_advantage(advantage),
-        policy_loss=policy_loss if policy_loss is surrogate else checked_loss(policy_loss),
-        extra_losses=losses if extra_loss is None else (*losses, extra_term(extra_loss)),
-        optimizer=base_optimizer(cfg, optimizer),
-        lr_schedule=lr_schedule,
-        rewards=RewardStage(cfg, reward_shaper, stream),
-        **({} if measure is None else {"measure": measurement(measure)}),
-    )
+    parts = _components(cfg, given, stream, measure)
     made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
     check_state_size(cfg, made.init, axis)
     if measure is not None or given.keys() & {"algorithm", "advantage", "policy_loss", "extra_loss", "intrinsic"}:
@@ -207,6 +198,20 @@ def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, tor
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
     return built if network is None else with_safe_outputs(built)
+
+
+def _components(cfg: OnPolicyConfig, given: dict[str, Any], stream: Intrinsic | None, measure: Callable | None) -> Components:
+    """Return the replaceable parts: the given functions, checked, or the config's own."""
+    losses = (kl_loss,) if cfg.measures_kl else ()
+    return Components(
+        advantage=checked_advantage(given["advantage"]) if "advantage" in given else estimate,
+        policy_loss=checked_loss(given["policy_loss"]) if "policy_loss" in given else surrogate,
+        extra_losses=(*losses, extra_term(given["extra_loss"])) if "extra_loss" in given else losses,
+        optimizer=base_optimizer(cfg, given.get("optimizer")),
+        lr_schedule=given.get("lr_schedule"),
+        rewards=RewardStage(cfg, given.get("reward_shaper"), stream),
+        **({} if measure is None else {"measure": measurement(measure)}),
+    )
 
 
 def _stream(

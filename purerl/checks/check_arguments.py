@@ -82,6 +82,8 @@ def check_config(
     found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
     if any(problem.field.startswith(("env", "randomize", "info", "episode_info", "memory", "num_envs")) for problem in found):
         raise ConfigError(found)
+    if both := cfg.randomize.keys() & cfg.env_params.keys():
+        found.append(Problem("randomize", sorted(both), "also stand in env_params, where they are fixed"))
     try:
         environment = make_environment(cfg.env_params, cfg.randomize)
     except ConfigError as error:

@@ -44,19 +44,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         action = policy.sample(policy.noise(key))
         return policy.env_action(action, space), policy.log_prob(action)
 
-    found = []
-    if not isinstance(params, dict):
-        found.append(Problem("network", type(params).__name__, "init must return a dict from group names to parameters"))
-    elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
-        hint = f"the network has no parameter group 'value' to scale, only {sorted(params)}; use 1"
-        found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
-    for name in cfg.heads:
-        if name not in outputs.heads:
-            hint = f"{algorithm_of(cfg)} needs the entry {name!r} in the heads of the outputs"
-            found.append(Problem("network", sorted(outputs.heads), hint))
-        elif getattr(outputs.heads[name], "shape", outputs.value.shape) != outputs.value.shape:
-            hint = f"the head {name!r} must have the shape of the value, {list(outputs.value.shape)}"
-            found.append(Problem("network", list(outputs.heads[name].shape), hint))
+    found = _group_problems(cfg, params, outputs)
     if carry_after != carry:
         found.append(
             Problem("network", carry_after, f"apply must return a carry with the shapes and dtypes of its input, {carry}")
@@ -87,6 +75,24 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         found += sequence_problems(cfg)
     elif cfg.sequence_length:
         found.append(Problem("sequence_length", cfg.sequence_length, "needs a recurrent network; set memory, or use 0"))
+    return found
+
+
+def _group_problems(cfg: OnPolicyConfig, params: Any, outputs: Outputs) -> list[Problem]:
+    """Report parameter groups and heads that the config needs and the network lacks."""
+    found = []
+    if not isinstance(params, dict):
+        found.append(Problem("network", type(params).__name__, "init must return a dict from group names to parameters"))
+    elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
+        hint = f"the network has no parameter group 'value' to scale, only {sorted(params)}; use 1"
+        found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
+    for name in cfg.heads:
+        if name not in outputs.heads:
+            hint = f"{algorithm_of(cfg)} needs the entry {name!r} in the heads of the outputs"
+            found.append(Problem("network", sorted(outputs.heads), hint))
+        elif getattr(outputs.heads[name], "shape", outputs.value.shape) != outputs.value.shape:
+            hint = f"the head {name!r} must have the shape of the value, {list(outputs.value.shape)}"
+            found.append(Problem("network", list(outputs.heads[name].shape), hint))
     return found
 
 

@@ -56,9 +56,9 @@ class OnPolicyConfig(Config, Batches):
           pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
         env_kwargs: Arguments of the environment's constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
-        randomize: Distributions of environment parameters by name, `purerl.Uniform(low, high)` or `purerl.Normal(mean, std)`, for
-          parameters of gymnax and brax that are single floats. Each episode draws its parameters when it begins. Each is an
-          entry of `info`, under its name. Evaluations draw them too, but their `env_params` fix a parameter. Bounds can be swept.
+        randomize: Distributions of environment parameters, single floats of gymnax or brax, by name: `purerl.Uniform(low, high)`
+          or `purerl.Normal(mean, std)`. Each episode draws its parameters, which are entries of `info`. Evaluations draw them
+          too, except those that their `env_params` fix. The numbers of a distribution can be swept.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the suite's entry; in a custom environment, the entry named "action_mask", if any.
         frame_stack: Number of latest frames in an observation, stacked along the last axis; at first, copies of the first frame.
@@ -317,9 +317,6 @@ class OnPolicyConfig(Config, Batches):
 
     def cross_field_errors(self) -> list[Problem]:
         found = self.batch_problems()
-        are_dicts = isinstance(self.randomize, dict) and isinstance(self.env_params, dict)
-        if are_dicts and (both := self.randomize.keys() & self.env_params.keys()):
-            found.append(Problem("randomize", sorted(both), "also stand in env_params, where they are fixed"))
         if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "a linear schedule needs a finite clip_eps"))
         limits = [np.asarray(x) for x in (self.log_std_min, self.log_std_init, self.log_std_max) if not isinstance(x, Tracer)]
@@ -339,13 +336,6 @@ class OnPolicyConfig(Config, Batches):
         ent_coef = or_default(self.ent_coef, 0.0 if box else 0.01)
         reward_clip = or_default(self.reward_clip, 10.0 if box else math.inf)
         return self.replace(**static, ent_coef=ent_coef, reward_clip=reward_clip)
-
-    @property
-    def follows_progress(self) -> tuple[str, ...]:
-        """Return the names of the schedules that depend on `total_timesteps`."""
-        rate = self.lr_schedule == "linear" or (self.lr_schedule == "polynomial" and not self.decay_steps)
-        linear = [name for name in ("clip_schedule", "ent_schedule") if getattr(self, name) == "linear"]
-        return (*(("lr_schedule",) if rate else ()), *linear)
 
     @property
     def learns_from_others(self) -> Any:

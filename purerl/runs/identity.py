@@ -80,7 +80,9 @@ def begin_anew(path: Any, differences: list[str]) -> str:
 def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
     """Return texts that say why a resumed run may differ from an uninterrupted run."""
     found, (then, now) = [], (config_of(record, cls) for record in (saved, current))
-    schedules = [name for name in now.follows_progress if name not in current["objects"]]
+    schedules = [name for name in ("lr_schedule", "clip_schedule", "ent_schedule") if getattr(now, name) == "linear"]
+    schedules += ["lr_schedule"] if now.lr_schedule == "polynomial" and not now.decay_steps else []
+    schedules = [name for name in schedules if name not in current["objects"]]
     if then.total_timesteps != now.total_timesteps and schedules:
         text = f"was {then.total_timesteps:,}; the schedules that depend on it ({', '.join(schedules)}) jump at this update"
         found.append(f"total_timesteps = {now.total_timesteps:,}: {text}")
