@@ -18,7 +18,7 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # the upper limit is wider than any boun
 _HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
 
 
-class Normal(struct.PyTreeNode):
+class UnboundedGaussian(struct.PyTreeNode):
     """Independent normal distributions, one for each dimension of a Box action.
 
     Attributes:
@@ -49,7 +49,7 @@ class Normal(struct.PyTreeNode):
     def entropy(self) -> jax.Array:
         return (self.clipped_log_std + (0.5 + _HALF_LOG_2PI)).sum(-1)
 
-    def kl(self, other: "Normal") -> jax.Array:
+    def kl(self, other: "UnboundedGaussian") -> jax.Array:
         ratio = self.clipped_log_std - other.clipped_log_std
         distance = jnp.square((self.mean - other.mean) * jnp.exp(-other.clipped_log_std))
         return (0.5 * (jnp.exp(2 * ratio) + distance - 1) - ratio).sum(-1)
@@ -61,7 +61,7 @@ class Normal(struct.PyTreeNode):
         return {"policy_std": mean_of(jnp.exp(self.clipped_log_std).mean(-1))}
 
 
-class DiagGaussian(Normal):
+class DiagGaussian(UnboundedGaussian):
     """Independent normal distributions, one for each dimension of a Box action.
 
     The environment receives the sample, converted to the environment's unit and clipped to the bounds. Rollouts, losses and
@@ -112,7 +112,7 @@ class DiagGaussian(Normal):
         return (low - centre) / half_width, (high - centre) / half_width
 
 
-class TanhGaussian(Normal):
+class TanhGaussian(UnboundedGaussian):
     """Independent normal distributions, squashed by `tanh` between the bounds of a Box action.
 
     An action is the normal sample u before the tanh. The tanh is never inverted, so `log_prob` is finite for every action.

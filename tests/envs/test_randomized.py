@@ -114,11 +114,6 @@ def test_runs_with_drawn_parameters_resume_to_the_same_bits(tmp_path):
     [
         ({"randomize": {"gg": purerl.Uniform(1, 2)}}, "did you mean 'g'"),
         ({"randomize": {"max_steps_in_episode": purerl.Uniform(1, 2)}}, "is not a single float"),
-        ({"randomize": {"g": (1, 2)}}, "must be purerl.Uniform"),
-        ({"randomize": {"g": purerl.Uniform(2, 1)}}, "needs low < high"),
-        ({"randomize": {"g": purerl.Normal(1, -1)}}, "std of at least 0"),
-        ({"randomize": {"g": purerl.Uniform(1, np.inf)}}, "needs finite numbers"),
-        ({"randomize": {"g": purerl.Uniform("a", 2)}}, "needs finite numbers"),
         ({"randomize": 3}, "must be a dict"),
         ({"env_params": {"g": 9.0}}, "also stand in env_params"),
         ({"env": "DeepSea-bsuite", "randomize": {"unscaled_move_cost": purerl.Uniform(0, 1)}}, "resets itself"),
