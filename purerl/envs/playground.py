@@ -2,8 +2,8 @@
 
 In Playground, a training wrapper sets the time limit; here, `purerl.wrap_env` does, from the `episode_length` in the
 environment's config. `done` of the unwrapped environment marks a terminal state. `env_kwargs` override entries of the config,
-such as `episode_length`, `action_repeat` and `impl`; `impl` is `jax` by default. Only the value network sees the observation
-entry `privileged_state`.
+such as `episode_length`, `action_repeat` and `impl`; `impl` is `jax` by default, and cannot be `warp`. Only the value network
+sees the observation entry `privileged_state`.
 
 On GPUs that round the inputs of matrix products to TF32, Playground's authors recommend a higher precision:
 `matmul_precision="highest"`.
@@ -33,6 +33,9 @@ def make(name: str, env_kwargs: tuple) -> Made:
     Raises:
         ConfigError: the name is unknown, the robot's model is not installed, or Playground refused the overrides.
     """
+    if dict(env_kwargs).get("impl") == "warp":
+        hint = "keeps the contacts of all environments in shared arrays, so that single environments cannot be reset; use 'jax'"
+        raise ConfigError([Problem("env_kwargs", {"impl": "warp"}, hint)])
     with constructing(f"playground/{name}", env_kwargs, registry.ALL_ENVS):
         if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():
             hint = f"needs the models of MuJoCo Menagerie; run {DOWNLOAD}"

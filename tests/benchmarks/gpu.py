@@ -10,6 +10,7 @@ they run one after the other. Each result is saved at once, so that a run that i
     speed     environment steps a second of whole calls of `train`, and their ratio to purejaxrl's; memory; the same bits twice
     rates     the same for environments with slow resets, without a peer
     learning  returns of eight seeds in one `vmap`, from 128 episodes for each seed; for Craftax, the curve of one seed
+    presets   one seed of each preset with published settings that was not run elsewhere, for its own steps; only if named
     smoke     finite parameters after one update of each algorithm
     profile   the kernels of an update of B that take the most time
     fused     a minibatch's networks and gradients with rows, programs and warps of the fused kernels, and by XLA; only if named
@@ -69,6 +70,7 @@ FUSED = (
     "xla",
     *(f"{rows} rows, {programs} programs, {warps} warps" for rows in (16, 32) for programs in (128, 264) for warps in (4, 8)),
 )
+ON_TWO_CORES = ("CartpoleBalance", "CartpoleSwingup")  # their presets were run there
 SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "lstm", "min_gru", "bfloat16", "fused")
 
 
@@ -219,6 +221,9 @@ def config(part, name, small):
     elif part == "rates":
         env, changes, seeds, steps = RATES[name]
         cfg = purerl.preset(env)
+    elif part == "presets":
+        cfg = purerl.preset(name)
+        changes, seeds, steps = {}, 1, cfg.total_timesteps
     else:
         changes, seeds, steps = LEARNING[name]
         cfg = purerl.preset(name) if name in PRESETS else purerl.PPOConfig(env=name)
@@ -233,13 +238,24 @@ def one(part, name, small):
     if part in ("smoke", "fused"):
         return (smoke if part == "smoke" else fused)(name)
     cfg, seeds = config(part, name, small)
-    return profile(cfg) if part == "profile" else (learning if part == "learning" else speed)(cfg, seeds)
+    return profile(cfg) if part == "profile" else (learning if part in ("learning", "presets") else speed)(cfg, seeds)
+
+
+def published():
+    """Return the names of presets with published settings that were not run on two cores or a GPU."""
+    from purerl.config.presets import PRESETS
+
+    run = {"brax/ant", "brax/inverted_pendulum", "brax/reacher", *(f"playground/{name}" for name in ON_TWO_CORES)}
+    return [name for name in PRESETS if name.startswith(("brax/", "playground/")) and name not in run] + [
+        "craftax/Craftax-Symbolic-v1"
+    ]
 
 
 def commands(parts, small, purejaxrl, peer):
     """Return the command of each program, by part, name and library; the programs of one row are neighbours."""
     made = {}
     named = {"speed": SPEED, "rates": RATES, "learning": LEARNING, "smoke": SMOKE, "profile": ("B",), "fused": FUSED}
+    named["presets"] = published()
     chosen = [part.partition(":") for part in parts]
     for part, name in [(kind, name) for kind, _, only in chosen for name in ([only] if only else named[kind])]:
         made[part, name, "purerl"] = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([part, name, small])]

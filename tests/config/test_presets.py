@@ -34,3 +34,19 @@ def test_presets_of_dm_control_translate_the_published_settings():
         names = {"num_envs": "num_envs", "num_minibatches": "num_minibatches", "num_epochs": "num_updates_per_batch"}
         names |= {"gamma": "discounting", "lr": "learning_rate", "ent_coef": "entropy_cost"}
         assert {here: getattr(cfg, here) for here in names} == {here: published[there] for here, there in names.items()}
+
+
+def test_presets_of_brax_translate_the_published_settings():
+    """The numbers are those of brax's notebook `training.ipynb`."""
+    published = {  # steps, unroll_length * batch_size * num_minibatches, updates per batch, discounting, learning rate, entropy
+        "halfcheetah": (50e6, 20 * 512 * 32, 8, 0.95, 3e-4, 1e-3),
+        "humanoid": (50e6, 10 * 1024 * 32, 8, 0.97, 3e-4, 1e-3),
+        "humanoidstandup": (100e6, 15 * 1024 * 32, 8, 0.97, 6e-4, 1e-2),
+        "inverted_double_pendulum": (20e6, 5 * 1024 * 32, 4, 0.97, 3e-4, 1e-2),
+        "pusher": (50e6, 30 * 512 * 16, 8, 0.95, 3e-4, 1e-2),
+    }
+    for name, numbers in published.items():
+        cfg = purerl.preset(f"brax/{name}")
+        assert (cfg.total_timesteps, cfg.batch_size, cfg.num_epochs, cfg.gamma, cfg.lr, cfg.ent_coef) == numbers
+        assert cfg.num_envs == 2048
+        assert cfg.env_kwargs == (("backend", "positional"),)

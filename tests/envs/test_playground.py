@@ -1,4 +1,4 @@
-"""Privileged observations of MuJoCo Playground."""
+"""Privileged observations of MuJoCo Playground, and its implementations of physics."""
 
 import jax.numpy as jnp
 import pytest
@@ -31,3 +31,9 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
 
     assert purerl.make_train(PPOConfig(), env=adapted(Robot())).cfg.critic_obs == "privileged_state"
     assert make_env("playground/CartpoleBalance", (), {}).critic_obs == ""
+
+
+def test_warp_is_refused_since_its_environments_share_arrays():
+    pytest.importorskip("mujoco_playground")
+    with pytest.raises(purerl.ConfigError, match="impl.*contacts of all environments in shared arrays.*use 'jax'"):
+        purerl.make_train(PPOConfig(env="playground/CartpoleBalance", env_kwargs=(("impl", "warp"),)))
