@@ -35,5 +35,5 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
 
 def test_warp_is_refused_since_its_environments_share_arrays():
     pytest.importorskip("mujoco_playground")
-    with pytest.raises(purerl.ConfigError, match="impl.*contacts of all environments in shared arrays.*use 'jax'"):
+    with pytest.raises(purerl.ConfigError, match=r"impl.*contacts of all environments in shared arrays.*use 'jax'"):
         purerl.make_train(PPOConfig(env="playground/CartpoleBalance", env_kwargs=(("impl", "warp"),)))
