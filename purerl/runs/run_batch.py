@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import problems
-from purerl.core.errors import ConfigError, Problem, is_int
+from purerl.core.errors import ConfigError, Problem, is_int, raise_if_any
 from purerl.core.types import TrainState
 from purerl.envs import lives_on_host, swept_problems
 from purerl.pure import Train
@@ -61,13 +61,16 @@ class Batch:
         batched: bool | None = None,
         devices_per_run: int = 1,
     ):
-        if any(np.ndim(x) > 1 or (np.ndim(x) and not np.size(x)) for x in jax.tree.leaves(cfg.replace(env_params={}))):
-            raise ConfigError([Problem("cfg", "a batch of configs", "each field must be a number, or have one axis of configs")])
+        leaves = jax.tree_util.tree_leaves_with_path(cfg.replace(env_params={}))
+        hint = "must be a number, or an array with one number for each config of a batch"
+        wrong = [(path, list(np.shape(x))) for path, x in leaves if np.ndim(x) > 1 or (np.ndim(x) and not np.size(x))]
+        raise_if_any([Problem(_name(path), f"an array of shape {shape}", hint) for path, shape in wrong])
         sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
         several = bool(sizes)
         found = _wrong_seeds(0 if seed is None else seed, num_seeds) + (problems(cfg) if several else [])
         if len(sizes) > 1:
-            found.append(Problem("cfg", sorted(sizes), "all batched fields must have the same number of values"))
+            numbers = " and ".join(map(str, sorted(sizes)))
+            found.append(Problem("cfg", f"a batch with fields of {numbers} values", "all of them must have the same number"))
         if found:
             raise ConfigError(found)
         values = swept(cfg)
@@ -108,7 +111,7 @@ class Batch:
 
     def train_of(self, cfg: dict[str, Any]) -> Train:
         """Return the `Train` of one run as one of its devices computes it. `cfg`: the run's values from `cfgs`."""
-        own = lambda path, x: cfg.get(jax.tree_util.keystr(path, simple=True, separator="."), x)
+        own = lambda path, x: cfg.get(_name(path), x)
         make = lambda: make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects)
         train = self._share_of(make()) if cfg else self.here
         if self.on_host:
@@ -213,12 +216,17 @@ def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
     In a batch made by `jax.vmap`, where all fields are arrays, only fields whose values differ are returned.
     """
     leaves = jax.tree_util.tree_leaves_with_path(cfg)
-    batched = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x) for path, x in leaves if np.ndim(x)}
+    batched = {_name(path): np.asarray(x) for path, x in leaves if np.ndim(x)}
     return {name: x for name, x in batched.items() if not _is_vmapped(cfg) or len(np.unique(x)) > 1}
 
 
 def _is_vmapped(cfg: OnPolicyConfig) -> bool:
     return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # `settled` turns some `env_params` into numbers
+
+
+def _name(path: tuple) -> str:
+    """Return the name of a config's leaf: "lr", "env_params.g"."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def _number(value: Any) -> str:
