@@ -21,7 +21,7 @@ from purerl.config.documentation import GROUPS, FieldDoc, default_of, parse_docs
 from purerl.config.fields import as_tuples
 from purerl.config.other_names import unknown_names
 from purerl.config.presets import PRESETS, preset
-from purerl.config.randomization import Normal, Uniform
+from purerl.config.randomization import distribution_of
 from purerl.config.rules import SWITCH
 from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any
@@ -85,8 +85,9 @@ def given_flags(args: list[str]) -> dict[str, tuple[str, Any]]:
     for i, arg in enumerate(args):
         flag, equals, value = arg.partition("=")
         if flag.startswith("--"):
-            values = itertools.takewhile(lambda x: not x.startswith("--"), args[i + 1 :])
-            found[flag.removeprefix("--").replace("-", "_")] = flag, value if equals else " ".join(values) or True
+            values = list(itertools.takewhile(lambda x: not x.startswith("--"), args[i + 1 :]))
+            text = value if equals else " ".join(values) if values else True
+            found[flag.removeprefix("--").replace("-", "_")] = flag, text
     return found
 
 
@@ -98,7 +99,8 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
         found |= {name: int(value) for name, value in found.items() if name != "coordinator"}
     except ValueError:
         return None  # the error is reported later, when all flags are read
-    return found if found or "distributed" in given else None
+    names_job = found.get("coordinator") or found.get("num_processes", 0) > 0 or found.get("process_id", -1) >= 0
+    return found if names_job or "distributed" in given else None
 
 
 def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> dict[str, Any]:
@@ -106,8 +108,9 @@ def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], option
     if not (args and args[0] in algorithms):
         return {}
     given = {name: value for name, (_, value) in given_flags(args).items()}
-    file = _from_file(given["config"], args[0], algorithms[args[0]], options) if "config" in given else {}
-    name = given.get("preset") or file.get("preset")
+    read = isinstance(given.get("config"), str)  # a flag without a value is refused later, when all flags are read
+    file = _from_file(given["config"], args[0], algorithms[args[0]], options) if read else {}
+    name = file.get("preset") if given.get("preset", True) is True else given["preset"]
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[args[0]]()):
         raise ConfigError([Problem("preset", name, f"is a preset of {algorithm_of(cfg)}; use purerl {algorithm_of(cfg)}")])
@@ -133,6 +136,9 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
         hint = f"must be a TOML file, with lines such as lr = 1e-3 and env = 'CartPole-v1'; parsing failed: {error}"
         raise ConfigError([Problem("config", path, hint)]) from error
     values = {name.replace("-", "_"): as_tuples(x) for name, x in values.items()}
+    values |= {name: (values[name],) for name in ("sweep", "param") if isinstance(values.get(name), str)}
+    if isinstance(texts := values.get("randomize"), dict):
+        values["randomize"] = {name: distribution_of(name, str(text)) for name, text in texts.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
     only = "a file cannot contain import paths; use the command line"
@@ -237,7 +243,7 @@ def _default_of(field: dataclasses.Field, value: Any = None) -> Any:
     if field.name == "env_kwargs":
         return {argument: json.dumps(x) for argument, x in value}
     if field.name == "randomize":
-        return {name: ":".join(["normal"] * isinstance(x, Normal) + [*map(str, x)]) for name, x in value.items()}
+        return {name: str(x) for name, x in value.items()}
     return bool(value) if field.name == "rnd" else value
 
 
@@ -257,18 +263,5 @@ def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfi
     values = {f.name: flags[f.name] for f in dataclasses.fields(cls)}
     values["rnd"] = RNDConfig(**inner) if flags["rnd"] else None
     values["env_kwargs"] = tuple((name, parse_json(text)) for name, text in flags["env_kwargs"].items())
-    values["randomize"] = {name: _distribution(name, text) for name, text in flags["randomize"].items()}
+    values["randomize"] = {name: distribution_of(name, text) for name, text in flags["randomize"].items()}
     return cls(**values)
-
-
-def _distribution(name: str, text: str) -> Uniform | Normal:
-    """Return the distribution of a text: "8:12" is uniform, "normal:9.8:0.5" has a mean and a standard deviation."""
-    try:
-        match text.split(":"):
-            case ["normal", mean, std]:
-                return Normal(float(mean), float(std))
-            case [low, high]:
-                return Uniform(float(low), float(high))
-    except ValueError:  # not a number
-        pass
-    raise ConfigError([Problem("randomize", {name: text}, "must be low:high, or normal:mean:std")])

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.errors import is_number
+from purerl.core.errors import ConfigError, Problem, is_number
 
 
 class Uniform(NamedTuple):
@@ -19,6 +19,10 @@ class Uniform(NamedTuple):
 
     low: Any
     high: Any
+
+    def __str__(self) -> str:
+        """Return the text of a flag, "8:12"."""
+        return f"{self.low}:{self.high}"
 
     def draw(self, key: jax.Array) -> jax.Array:
         """Return a float32 number, `low + (high - low) * u` with `u` uniform in `[0, 1)`."""
@@ -36,12 +40,29 @@ class Normal(NamedTuple):
     mean: Any
     std: Any
 
+    def __str__(self) -> str:
+        """Return the text of a flag, "normal:9.8:0.5"."""
+        return f"normal:{self.mean}:{self.std}"
+
     def draw(self, key: jax.Array) -> jax.Array:
         """Return a float32 number, `mean + std * z` with `z` standard normal."""
         return self.mean + self.std * jax.random.normal(key)
 
 
 DISTRIBUTIONS = {kind._fields: kind for kind in (Uniform, Normal)}  # by the names of their numbers
+
+
+def distribution_of(name: str, text: str) -> Uniform | Normal:
+    """Return the distribution of a flag's text: "8:12" is uniform, "normal:9.8:0.5" has a mean and a standard deviation."""
+    try:
+        match text.split(":"):
+            case ["normal", mean, std]:
+                return Normal(float(mean), float(std))
+            case [low, high]:
+                return Uniform(float(low), float(high))
+    except ValueError:  # not a number
+        pass
+    raise ConfigError([Problem("randomize", {name: text}, "must be low:high, or normal:mean:std")])
 
 
 def randomize_problem(value: Any) -> str | None:

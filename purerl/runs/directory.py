@@ -26,6 +26,7 @@ from purerl.core.plan import Plan
 from purerl.runs.identity import begin_anew, changes_of_numbers, differences
 from purerl.runs.processes import by_first, is_first
 from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, leaf_differences, prepare
+from purerl.runs.storage.curves import FILE
 from purerl.runs.storage.files import atomic_write, read_errors
 
 
@@ -55,8 +56,9 @@ def _try_to_write(path: pathlib.Path, directory: Any) -> None:
         probe = path / f"probe-{secrets.token_hex(8)}"  # a name that no other process has
         atomic_write(probe, b"probe")
         probe.unlink()
-    except OSError as error:
-        raise ConfigError([Problem("directory", directory, f"is not writable: {error.strerror}")]) from error
+    except (OSError, ValueError) as error:  # a ValueError for a NUL in the path
+        hint = f"is not writable: {getattr(error, 'strerror', None) or error}"
+        raise ConfigError([Problem("directory", directory, hint)]) from error
 
 
 class Lock:
@@ -117,6 +119,9 @@ class Directory:
                 entered.callback(lock.release)
             for store in (self.checkpoints, self.best):
                 by_first(functools.partial(prepare, store.directory))
+            for name in (FILE, "evaluations.jsonl"):
+                if (path / name).is_dir():
+                    raise ConfigError([Problem("directory", str(path), f"{name} must be a file, but is a directory")])
             self._open = entered.pop_all()
         return self
 

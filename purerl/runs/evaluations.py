@@ -61,8 +61,9 @@ def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
 
 
 def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
-    names = dict.fromkeys((*COLUMNS, *(rows[0] if rows else ())))
-    columns = {name: np.array([row[name] for row in rows], np.float32).reshape(-1, runs) for name in names if name != "update"}
+    names = dict.fromkeys((*COLUMNS, *(name for name in (rows[-1] if rows else ()) if name != "update")))
+    unknown = [math.nan] * runs  # rows of 0.3 have no entries of `info`
+    columns = {name: np.array([row.get(name, unknown) for row in rows], np.float32).reshape(-1, runs) for name in names}
     return {"update": np.array([row["update"] for row in rows], np.int64), **columns}
 
 

@@ -285,10 +285,11 @@ def _lead(saved: Checkpoint) -> tuple[int, ...]:
 
 def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
     """Return the state of a checkpoint, with its saved leading axes."""
-    lead, init = _lead(saved), train.init
-    for _ in lead:
-        init = jax.vmap(init, out_axes=Train.seed_axes)
-    template = {"state": jax.eval_shape(lambda: init(jax.random.split(jax.random.key(0), lead)))}
+    lead, one = _lead(saved), {"state": jax.eval_shape(train.init, jax.random.key(0))}
+    leaves, structure = jax.tree_util.tree_flatten_with_path(one)
+    is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)
+    batched = lambda path, x: x if is_clock(path) else jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
+    template = structure.unflatten([batched(path, x) for path, x in leaves])
     states = {name: x for name, (x, _) in saved.record["leaves"].items() if name.startswith("['state']")}
     if found := checkpoint.leaf_differences(states, checkpoint.describe(template)):
         raise CheckpointMismatch(directory, found)

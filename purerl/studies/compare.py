@@ -54,7 +54,9 @@ def compare(
     named: Any = entries
     if isinstance(entries, list | tuple):
         short = [pathlib.Path(str(path)).expanduser().absolute().name for path in entries]
-        named = dict(zip(short if len(set(short)) == len(short) else map(str, entries), entries, strict=True))
+        names = short if len(set(short)) == len(short) else [str(path) for path in entries]
+        found += [Problem("entries", name, "is given twice") for name in set(names) if names.count(name) > 1]
+        named = dict(zip(names, entries, strict=True))
     lists = {name: [x] if is_path(x) else x for name, x in named.items()} if isinstance(named, Mapping) else {}
     if not lists or not all(isinstance(x, list | tuple) and x and all(map(is_path, x)) for x in lists.values()):
         found.append(Problem("entries", entries, "must be a list of run folders, or a dict from names to such lists"))

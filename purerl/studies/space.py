@@ -70,13 +70,17 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
     Raises:
         ConfigError: a name is not a field, or a range is not one of numbers. `checked` checks the values.
     """
-    values = {}
+    found, values = [], {}
     for text in texts:
         name, _, given = text.partition("=")
-        path = _path(cfg, name)
-        if path in values:
-            raise ConfigError([Problem(flag, text, f"{path} is given twice; separate its values by commas")])
-        values[path] = _range_of(text, given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
+        try:
+            path = _path(cfg, name)
+            if path in values:
+                found.append(Problem(flag, text, f"{path} is given twice; separate its values by commas"))
+            values[path] = _range_of(text, given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
+        except ConfigError as error:
+            found += error.problems
+    raise_if_any(found)
     return values
 
 

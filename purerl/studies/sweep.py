@@ -308,7 +308,8 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     """
     check_type(cfg)
     found = wrong_values({"draws": draws, "method": method, "seed": seed}, RULES)
-    raise_if_any(found + not_scalar(cfg.replace(env_params={})))
+    hint = "must be a single number; to sweep the field, add it to values"
+    raise_if_any(found + [problem._replace(hint=hint) for problem in not_scalar(cfg.replace(env_params={}))])
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):
             raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, with draws=0")])

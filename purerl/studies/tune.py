@@ -195,6 +195,9 @@ def tune(
         best = study.best(finalists)
         if limit() is not None:
             return _result(study, limit(), [])
+        if unjudged := sum(len(step.unknown) for step in study.steps):
+            text = f"{unjudged} times, a trial continued without a score, since some seed finished no episode in its rung"
+            warnings.warn(text, stacklevel=2)
         if not best:
             status = [trial.status for trial in study.trials()]
             counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
@@ -306,6 +309,8 @@ def as_toml(cfg: OnPolicyConfig) -> str:
     values = _changed_values(cfg)
     if cfg.rnd is not None:
         values |= {"rnd": True} | {f"rnd_{name}": x for name, x in _changed_values(cfg.rnd).items()}
+    if "randomize" in values:
+        values["randomize"] = {name: str(x) for name, x in values["randomize"].items()}
     if "env_kwargs" in values:
         values["env_kwargs"] = dict(values["env_kwargs"])
     note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # import paths in files are refused

@@ -1,11 +1,15 @@
 """Flags of the fields of a config."""
 
+import contextlib
+
 import pytest
 import tyro
 
 import purerl
 from purerl.cli import main
-from purerl.cli.flags import config_of, defaults_of, flags_of, job_of, values_of
+from purerl.cli.flags import base_of, config_of, defaults_of, flags_of, job_of, values_of
+from purerl.config.algorithms import ALGORITHMS
+from purerl.studies.tune import as_toml
 
 
 def test_preset_sets_the_defaults_that_flags_override():
@@ -22,6 +26,22 @@ def test_preset_sets_the_defaults_that_flags_override():
 def test_flags_of_a_multi_process_job_are_recognised():
     assert job_of(["ppo", "--num-processes", "2"]) is not None
     assert job_of(["ppo", "--lr", "0.1"]) is None
+    assert job_of(["ppo", "--coordinator", "", "--num-processes", "0", "--process-id", "-1"]) is None  # the defaults
+
+
+@pytest.mark.parametrize("args", [["--config"], ["--config", ""], ["--preset"], ["--randomize", "gravity", "8"]])
+def test_flags_without_a_value_are_refused(args, capsys):
+    with contextlib.suppress(SystemExit):  # of tyro, which has printed the reason
+        assert main(["ppo", *args]) == 2
+    assert args[0].removeprefix("--") in capsys.readouterr().err
+
+
+def test_distributions_survive_a_file_of_flags(tmp_path):
+    cfg = purerl.PPOConfig(randomize={"gravity": purerl.Uniform(8, 12), "length": purerl.Normal(0.5, 0.01)})
+    (tmp_path / "best.toml").write_text(as_toml(cfg))
+    found = base_of(["ppo", "--config", str(tmp_path / "best.toml")], ALGORITHMS)
+    flags = flags_of("ppo", found, purerl.PPOConfig)
+    assert config_of(purerl.PPOConfig, values_of(flags())) == cfg
 
 
 @pytest.mark.parametrize(

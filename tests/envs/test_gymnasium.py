@@ -373,3 +373,11 @@ def test_wrappers_that_change_rewards_warn(vectorization):
     env = purerl.from_gymnasium(around(lambda env: clip(env, 0, 1), vectorization), vectorization)
     with pytest.warns(UserWarning, match="'ClipReward': changes rewards, also in reported returns"):
         purerl.make_train(CFG, env=env)
+
+
+@pytest.mark.slow
+def test_runs_of_several_seeds_can_be_loaded(tmp_path):
+    env = purerl.from_gymnasium(Ends)
+    found = purerl.fit(CFG, env=env, num_seeds=2, directory=tmp_path, progress=False)
+    run = purerl.load(tmp_path, env=env)
+    assert digest(run.state.params) == digest(found.state.params)

@@ -183,6 +183,7 @@ LATE = {
     "fraction": ({"eval_max_steps": 2.5}, "eval_max_steps = 2.5: must be an int of at least 1"),
     "a flag": ({"exact": "no"}, "exact = 'no': must be True or False"),
     "checkpoints": ({"directory": "checkpoints"}, "is not writable"),
+    "curves": ({"directory": "curves.jsonl"}, "is a directory"),
 }
 
 
@@ -190,7 +191,7 @@ LATE = {
 def test_invalid_fit_options_are_refused_before_compiling(case, tmp_path):
     options, says = LATE[case]
     if name := options.get("directory"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).mkdir() if name == "curves.jsonl" else (tmp_path / name).write_text("")
         options = {"directory": tmp_path}
     before = compiles()
     with pytest.raises(purerl.ConfigError) as error:

@@ -98,9 +98,11 @@ def test_trial_without_episodes_continues_and_diverged_trial_stops(monkeypatch, 
         kept = dict.fromkeys((0.1, 0.2, 0.3, 0.4), "completed")
         assert status == {**kept, 0.5: "diverged", 0.6: "stopped"}
         assert [trial.point["lr"] for trial in study.best(4)] == [0.4, 0.3, 0.1]  # trials with a score for every seed first
+        assert sum(len(step.unknown) for step in study.steps) == 4
         study.close()
 
 
+@pytest.mark.filterwarnings("ignore:2 times, a trial continued without a score:UserWarning")
 @pytest.mark.parametrize("score", [(math.nan,), (1.0,)])
 def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
     """Either no episode ends, or all trials diverge."""
@@ -217,7 +219,10 @@ def test_small_batches_are_not_padded_with_many_copies(monkeypatch):
 def test_study_without_scores_has_no_winner(capsys):
     small = ["--env", "Acrobot-v1", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     options = ["--trials", "2", "--num-seeds", "1", "--rungs", "2", "--param", "lr=1e-3:1e-2"]
-    with pytest.warns(UserWarning, match="an episode may take 500 steps, but training has only 64"):
+    with (
+        pytest.warns(UserWarning, match="an episode may take 500 steps, but training has only 64"),
+        pytest.warns(UserWarning, match="4 times, a trial continued without a score"),
+    ):
         assert cli.main(["tune", "ppo", *small, *options]) == 2
     assert "none has a score: 2 finished no episode" in capsys.readouterr().err
 

@@ -21,7 +21,6 @@ import json
 import math
 import os
 import pathlib
-import re
 import secrets
 import time
 from typing import Any
@@ -147,26 +146,24 @@ class Rows(abc.ABC):
 
 
 class TextRows(Rows):
-    """Rows in a text file, one per line. A row is a line that begins with the pattern `row`, whose group is the update."""
-
-    row: re.Pattern[bytes]
+    """Rows in a text file, one per line."""
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         lines = [line for line in read_file(self.path).splitlines(keepends=True) if line.endswith(b"\n")]
-        rows = [line for line in lines if (found := self.row.match(line)) and int(found[1]) <= progress.updates]
-        atomic_write(self.path, b"".join([*self.header(lines), *rows] if rows else []))
+        atomic_write(self.path, b"".join(self.kept(lines, progress.updates)))
         self.sink = open(self.path, "a")  # noqa: SIM115
 
-    def header(self, lines: list[bytes]) -> list[bytes]:
-        """Return the lines of the file that name its columns. Without rows to keep, this run can write other names."""
-        return []
+    @abc.abstractmethod
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        """Return the lines to keep: those of rows up to this update, and a header line if rows have one."""
 
 
 class JsonLines(TextRows):
     """One JSON object per row; NaN and infinity are written as null."""
 
-    row = re.compile(rb'\{"update": (\d+),')
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        return [line for line in lines if _update_of(line) <= updates]
 
     def write(self, row: dict[str, Any]) -> None:
         finite = {name: x if math.isfinite(x) else None for name, x in row.items()}
@@ -176,15 +173,16 @@ class JsonLines(TextRows):
 class Csv(TextRows):
     """One line per row, below a header line of names; NaN is written as an empty cell."""
 
-    row = re.compile(rb"(\d+),")
-
     def begin(self, progress: Progress) -> None:
         self._names: list[str] = []
         super().begin(progress)
 
-    def header(self, lines: list[bytes]) -> list[bytes]:
-        self._names = next(csv.reader([lines[0].decode()]))  # quoted labels may contain commas
-        return lines[:1]
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        found = [next(csv.reader([line.decode(errors="replace")])) for line in lines]  # quoted labels may contain commas
+        is_row = lambda row: len(row) == len(found[0]) and row[0].isdigit() and int(row[0]) <= updates
+        rows = [line for line, row in zip(lines, found, strict=True) if is_row(row)]
+        self._names = found[0] if rows else []  # without rows, this run can write other names
+        return [lines[0], *rows] if rows else []
 
     def write(self, row: dict[str, Any]) -> None:
         writer = csv.writer(self.sink, lineterminator="\n")
@@ -285,3 +283,11 @@ class Wandb(Rows):
         if self._run is not None:
             self._run.finish()
             self._run = None
+
+
+def _update_of(line: bytes) -> float:
+    """Return the update of a row, or infinity if the line is not a row."""
+    try:
+        return int(json.loads(line)["update"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
