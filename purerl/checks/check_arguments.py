@@ -83,7 +83,7 @@ def check_config(
     if any(problem.field.startswith(("env", "randomize", "info", "episode_info", "memory", "num_envs")) for problem in found):
         raise ConfigError(found)
     if both := cfg.randomize.keys() & cfg.env_params.keys():
-        found.append(Problem("randomize", sorted(both), "also stand in env_params, where they are fixed"))
+        found.append(Problem("randomize", sorted(both), "also stand in env_params, which fixes them; remove them from one"))
     try:
         environment = make_environment(cfg.env_params, cfg.randomize)
     except ConfigError as error:

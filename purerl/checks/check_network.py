@@ -121,7 +121,7 @@ def _warn_of_rounding(outputs: Outputs) -> None:
 
 def _output_problems(result: Any) -> list[Problem]:
     """Report a result of `apply` that is not a pair of `Outputs` and a carry."""
-    outputs, *rest = result if isinstance(result, tuple) else (result,)
+    outputs, *rest = result if isinstance(result, tuple) and result else (result,)
     if not isinstance(outputs, Outputs) or len(rest) != 1:
         hint = "apply must return a pair: (purerl.Outputs(policy, value), carry)"
         return [Problem("network", type(result).__name__, hint)]

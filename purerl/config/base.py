@@ -58,7 +58,7 @@ class OnPolicyConfig(Config, Batches):
         env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
         randomize: Distributions of environment parameters, single floats of gymnax or brax, by name: `purerl.Uniform(low, high)`
           or `purerl.Normal(mean, std)`. Each episode draws its parameters, which are entries of `info`. Evaluations draw them
-          too, except those that their `env_params` fix. The numbers of a distribution can be swept.
+          too, except those that their `env_params` fix. `jax.vmap` can sweep the numbers of a distribution.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the suite's entry; in a custom environment, the entry named "action_mask", if any.
         frame_stack: Number of latest frames in an observation, stacked along the last axis; at first, copies of the first frame.

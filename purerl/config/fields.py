@@ -24,7 +24,7 @@ from jax.core import Tracer
 
 from purerl.config.documentation import GROUPS, FieldDoc, default_of, documented, parse_docs, shown
 from purerl.config.other_names import unknown_names
-from purerl.config.randomization import DISTRIBUTIONS, Normal, Uniform
+from purerl.config.randomization import Normal, Uniform, distribution_from_json
 from purerl.config.rules import ANY, AUTO, Need, Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 
@@ -254,9 +254,10 @@ def _from_json(value: Any, field: dataclasses.Field) -> Any:
         return None if value is None else kind._from_json(value)
     if field.metadata.get("static"):
         return as_tuples(value)
+    if isinstance(value, dict) and typing.get_origin(field.type) is dict:
+        return {name: distribution_from_json(x) for name, x in value.items()}
     if isinstance(value, dict):
-        inner = {name: _from_json(v, field) for name, v in value.items()}
-        return DISTRIBUTIONS[tuple(inner)](**inner) if tuple(inner) in DISTRIBUTIONS else inner
+        return {name: _from_json(v, field) for name, v in value.items()}
     number = lambda x: AUTO if x == "auto" and field.metadata["rule"].auto else float(x) if x == "inf" else x
     if not isinstance(value, list):
         return number(value)

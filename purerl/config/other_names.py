@@ -31,10 +31,12 @@ def unknown_names(given: dict[str, Any], known: Collection[str], what: str, othe
     hint = lambda name: renamed(name, systems) or nearest(name.lower(), known, otherwise)
     found = [Problem(name, given[name], f"no such {what}; {hint(name)}") for name in unknown]
     if len(systems) == 1:
-        there = {row["name"]: row["purerl"] for row in rows() if row["system"] in systems and _is_setting(row["purerl"])}
-        other = [name for name in given if name in known and there.get(name, name).removeprefix("cfg.") != name]
-        text = f"is the name of another {what} in {systems.pop()}; use `{{}}`"
-        found += [Problem(name, given[name], text.format(there[name].removeprefix("cfg."))) for name in other]
+        there = {row["name"]: row for row in rows() if row["system"] in systems and _is_setting(row["purerl"])}
+        other = [there[name] for name in given if name in known and name in there]
+        for row in other:
+            if (here := row["purerl"].removeprefix("cfg.")) != (name := row["name"]):
+                note = f" ({row['note']})" if row["note"] else ""
+                found.append(Problem(name, given[name], f"is the name of another {what} in {row['system']}; use `{here}`{note}"))
     return found
 
 

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -26,14 +27,15 @@ class Uniform(NamedTuple):
 
     def draw(self, key: jax.Array) -> jax.Array:
         """Return a float32 number, `low + (high - low) * u` with `u` uniform in `[0, 1)`."""
-        return jax.random.uniform(key, (), minval=self.low, maxval=self.high)
+        low, high = jnp.float32(self.low), jnp.float32(self.high)
+        return jax.random.uniform(key, (), jnp.float32, low, high)
 
 
 class Normal(NamedTuple):
     """A normal distribution. Its mean and standard deviation are leaves, which can be swept.
 
     Example:
-        >>> cfg = purerl.PPOConfig(env="CartPole-v1", randomize={"masspole": purerl.Normal(0.1, 0.01)})
+        >>> cfg = purerl.PPOConfig(env="Pendulum-v1", randomize={"g": purerl.Normal(9.8, 0.5)})
         >>> train = purerl.make_train(cfg)
     """
 
@@ -46,10 +48,14 @@ class Normal(NamedTuple):
 
     def draw(self, key: jax.Array) -> jax.Array:
         """Return a float32 number, `mean + std * z` with `z` standard normal."""
-        return self.mean + self.std * jax.random.normal(key)
+        return jnp.float32(self.mean) + jnp.float32(self.std) * jax.random.normal(key, dtype=jnp.float32)
 
 
-DISTRIBUTIONS = {kind._fields: kind for kind in (Uniform, Normal)}  # by the names of their numbers
+def distribution_from_json(value: Any) -> Any:
+    """Return the distribution whose numbers have these names; return any other value unchanged, for the check of the config."""
+    kinds = [kind for kind in (Uniform, Normal) if isinstance(value, dict) and value.keys() == set(kind._fields)]
+    array = lambda x: np.array(x, np.float32) if isinstance(x, list) else x
+    return kinds[0](**{name: array(x) for name, x in value.items()}) if kinds else value
 
 
 def distribution_of(name: str, text: str) -> Uniform | Normal:
@@ -78,8 +84,14 @@ def _problem(x: Any) -> str | None:
         return "must be purerl.Uniform(low, high) or purerl.Normal(mean, std)"
     if any(isinstance(number, Tracer) for number in x):
         return None
-    if not all((is_number(number) or isinstance(number, np.ndarray | jax.Array)) and np.isfinite(number).all() for number in x):
+    are_numbers = all(is_number(number) or isinstance(number, np.ndarray | jax.Array) for number in x)
+    try:
+        with np.errstate(over="ignore"):
+            first, second = (np.asarray(number, np.float32) for number in x)
+    except (TypeError, ValueError, OverflowError):
         return "needs finite numbers"
+    if not are_numbers or not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return "needs finite numbers, within the range of float32"
     if isinstance(x, Uniform):
-        return None if np.all(np.asarray(x.low) < np.asarray(x.high)) else "needs low < high"
-    return None if np.all(np.asarray(x.std) >= 0) else "needs a std of at least 0"
+        return None if np.all(first < second) else "needs low < high"
+    return None if np.all(second >= 0) else "needs a std of at least 0"

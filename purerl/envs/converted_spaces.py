@@ -77,6 +77,7 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
         if is_scalar and is_count(declared.n) and not getattr(declared, "start", 0):
             return Discrete(int(declared.n))
         hint = f"a Discrete observation must be an integer scalar from 0 to n - 1; the observation {name or 'itself'} is {obs}"
+        obs = Discrete(int(declared.n)) if getattr(obs, "shape", None) == () and is_count(declared.n) else obs
     elif isinstance(declared, Indices) and _fits(declared, obs):
         obs = declared
     elif has_index or isinstance(inside, Indices | MultiDiscrete | MultiBinary | dict):

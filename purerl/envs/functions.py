@@ -74,6 +74,8 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
     if isinstance(env, Environment):
         raise ConfigError([Problem("env", "a purerl.Environment", "does not need wrap_env; pass the object as env=")])
     check_object(env, ("reset", "step"), "see help(purerl.wrap_env)")
+    if not hasattr(env, "action_space"):
+        raise ConfigError([Problem("env", env, "has no action_space; see help(purerl.wrap_env)")])
     limit = getattr(env, "max_steps", None) if max_steps is None else max_steps
     if limit is not None and not (is_count(limit) and limit < 2**31):
         raise ConfigError([Problem("max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])

@@ -37,8 +37,9 @@ def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any
 
 def _is_numeric(x: Any) -> bool:
     """Return True if an `info` entry is a number or an array of numbers, and not a typed key."""
-    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not is_key
+    if isinstance(x, np.ndarray | np.generic):
+        return x.dtype.kind in "biuf"
+    return isinstance(x, int | float) or (isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
 
 
 def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:

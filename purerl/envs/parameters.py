@@ -13,6 +13,8 @@ from jax.core import Tracer
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, is_count, nearest, raise_if_any
 
+LIMITS = ("max_steps_in_episode", "max_timesteps")  # time limits of gymnax and Craftax
+
 
 class Made(NamedTuple):
     """An environment of a suite, as the function `make` of the suite's adapter returns it.
@@ -67,6 +69,8 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
     """
     if not overrides:
         return params
+    if isinstance(params, type):
+        raise ConfigError([Problem("env_params", params.__name__, f"must be an object; write {params.__name__}()")])
     names = list(getattr(params, "__dataclass_fields__", ()))
     unknown = [name for name in overrides if name not in names]
     if unknown:
@@ -93,6 +97,8 @@ def not_floats(params: Any, names: Iterable[str]) -> dict[str, str]:
     for name in names:
         if name not in fields:
             hints[name] = f"no such parameter; {nearest(name, fields)}" if fields else "the environment has no parameters"
+        elif name in LIMITS:
+            hints[name] = "is a time limit, which all episodes share; it cannot be drawn"
         elif (kind := _kind(params, name)) is None or not jnp.issubdtype(kind, jnp.floating) or np.shape(getattr(params, name)):
             hints[name] = "is not a single float in the environment, and cannot be drawn"
     return hints
@@ -118,7 +124,7 @@ def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
     if whole and (values != np.floor(values)).any():
         return "must be a whole number"
     low, high = (np.iinfo(kind).min, np.iinfo(kind).max) if whole else (-np.inf, np.inf)
-    low = 1 if name in ("max_steps_in_episode", "max_timesteps") else low
+    low = 1 if name in LIMITS else low
     return None if ((low <= values) & (values <= high)).all() else f"must be between {low} and {high}"
 
 

@@ -19,7 +19,7 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> tuple[di
     Returns:
         Records by name, `[T, B]` or, over all environments, `[T]`: `terminated`, `truncated` and `reward` of each step; `length`,
         the steps of the episode so far; `obs_sum`, the sum of each `obs`; `fresh`, `next_obs` equals `obs` at the end of an
-        episode; `varies`, `next_obs` differs from the first observation; and each of `faults`.
+        episode; `varies`, `next_obs` differs from the first observation; and each of `conformance.FAULTS`.
         The pair `(env_state, action)`, `[B, ...]`, of each environment's last step that ended an episode; `()` if environments
         share parts of the state.
     """

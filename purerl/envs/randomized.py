@@ -39,7 +39,7 @@ def with_randomized(
     raise_if_any([Problem("randomize", {name: randomize[name]}, hint) for name, hint in not_floats(params, randomize).items()])
     base = adapt(overrides)
     if not isinstance(base.step, AutoReset):
-        hint = "needs an environment that purerl resets, but this environment resets itself"
+        hint = "needs an environment that purerl resets, but this environment resets itself; draw the parameters in its reset"
         raise ConfigError([Problem("randomize", sorted(randomize), hint)])
     batch_of_one = lambda tree: jax.tree.map(lambda x: x[None], tree)
     only = lambda tree: jax.tree.map(lambda x: x[0], tree)

@@ -250,7 +250,9 @@ def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
     found = _output_of("memory", memory, carry, x, jax.ShapeDtypeStruct(x.shape[:2], bool))
     if not (isinstance(found, tuple) and len(found) == 2):
         raise ConfigError([Problem("memory", type(found).__name__, "must return a pair: the outputs and the carry")])
-    _check_floats("memory", found[0], x.shape[:2])  # `check_network` checks the carry
+    _check_floats("memory", found[0], x.shape[:2])
+    if found[1] != carry:
+        raise ConfigError([Problem("memory", found[1], f"must return a carry with the shapes and dtypes of its input, {carry}")])
 
 
 def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:

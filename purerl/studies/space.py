@@ -235,11 +235,13 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
     inner = [f"rnd.{f.name}" for f in dataclasses.fields(RNDConfig)]
     path = path.replace("_", ".", 1) if path.replace("_", ".", 1) in inner else path
     outer, _, parameter = path.partition(".")
-    names = [f.name for f in dataclasses.fields(cfg) if f.name not in ("rnd", *PARAMETERS)]
+    names = [f.name for f in dataclasses.fields(cfg) if f.name not in ("rnd", "randomize", *PARAMETERS)]
     if path in names or (path in inner and cfg.rnd is not None) or (outer in PARAMETERS and parameter):
         return path
     if outer in PARAMETERS:
         hint = f"must name one parameter, such as {outer}.g"
+    elif outer == "randomize":
+        hint = "cannot be listed; sweep its numbers by jax.vmap(lambda x: cfg.replace(randomize={'g': purerl.Uniform(0, x)}))"
     elif path in inner:
         hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
     else:

@@ -1,5 +1,7 @@
 """Distributions of environment parameters in a config: JSON, batches, and values that are refused."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,10 @@ def test_distributions_survive_json():
     assert again == cfg
     assert again.randomize == BOTH
     assert hash(again) == hash(cfg)
+    params = purerl.PPOConfig(env_params={"low": 0.0, "high": 1.0})
+    assert purerl.PPOConfig.from_json(params.to_json()) == params
+    in_another_order = json.dumps(json.loads(cfg.to_json()), sort_keys=True)
+    assert purerl.PPOConfig.from_json(in_another_order) == cfg
 
 
 def test_numbers_of_distributions_can_be_swept():
@@ -37,6 +43,8 @@ def test_numbers_of_distributions_can_be_swept():
         ({"g": purerl.Uniform(1, np.inf)}, "g: needs finite numbers"),
         ({"g": purerl.Uniform("a", 2)}, "g: needs finite numbers"),
         ({"g": purerl.Uniform(True, 2)}, "g: needs finite numbers"),
+        ({"g": purerl.Uniform(0, 1e39)}, "within the range of float32"),
+        ({"g": purerl.Uniform(0, 10**400)}, "g: needs finite numbers"),
     ],
 )
 def test_wrong_distributions_are_refused(wrong, hint):

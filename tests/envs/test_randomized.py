@@ -113,7 +113,8 @@ def test_runs_with_drawn_parameters_resume_to_the_same_bits(tmp_path):
     ("change", "hint"),
     [
         ({"randomize": {"gg": purerl.Uniform(1, 2)}}, "did you mean 'g'"),
-        ({"randomize": {"max_steps_in_episode": purerl.Uniform(1, 2)}}, "is not a single float"),
+        ({"randomize": {"max_steps_in_episode": purerl.Uniform(1, 2)}}, "is a time limit"),
+        ({"env": "CartPole-v1", "randomize": {"max_steps_in_episode": purerl.Uniform(5, 50)}}, "is a time limit"),
         ({"randomize": 3}, "must be a dict"),
         ({"env_params": {"g": 9.0}}, "also stand in env_params"),
         ({"env": "DeepSea-bsuite", "randomize": {"unscaled_move_cost": purerl.Uniform(0, 1)}}, "resets itself"),
@@ -123,6 +124,12 @@ def test_wrong_distributions_are_refused(change, hint):
     with pytest.raises(purerl.ConfigError, match=hint) as error:
         purerl.make_train(PENDULUM.replace(info=(), **change))
     assert "randomize" in str(error.value)
+
+
+def test_sweeps_refuse_lists_of_distributions():
+    for name in ("randomize", "randomize.g.low"):
+        with pytest.raises(purerl.ConfigError, match=r"sweep its numbers by jax\.vmap"):
+            purerl.sweep(PENDULUM, {name: [1.0, 2.0]})
 
 
 def test_own_environments_draw_their_parameters_themselves():
