@@ -156,8 +156,7 @@ def snapshot_of(state: TrainState) -> dict[str, PyTree]:
 def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Array]:
     """Publish the newest snapshot if scheduled; return all snapshots, the acting snapshot, and its lag in updates.
 
-    The actors of update i use the snapshot of update `max(i - lag, 0)`,
-    rounded down to a multiple of `publish_every`.
+    The actors of update i use the snapshot of update `max(i - lag, 0)`, rounded down to a multiple of `publish_every`.
     """
     every, count = cfg.publish_every, num_snapshots(cfg)
     slot = lambda clock: (clock % (every * count) // np.uint32(every)).astype(jnp.int32)

@@ -95,7 +95,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
 
     with code_of("env", "reset(key)"):
         env_state, obs = jax.eval_shape(reset, jax.random.key(0))
-    action_space = action_space_of(getattr(env, "action_space", None))
+    action_space = action_space_of(env.action_space)
     observation_space = observation_space_of(getattr(env, "observation_space", None), obs, found := [])
     raise_if_any(found)
     with code_of("env", "step(key, state, action)"):
