@@ -20,7 +20,7 @@ from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import GROUPS, FieldDoc, default_of, parse_docs, shown
 from purerl.config.fields import as_tuples
 from purerl.config.other_names import unknown_names
-from purerl.config.presets import PRESETS, preset
+from purerl.config.presets import preset, presets
 from purerl.config.randomization import distribution_of
 from purerl.config.rules import SWITCH
 from purerl.config.value_checks import field_problems
@@ -181,8 +181,8 @@ def _docs_of(cls: type[OnPolicyConfig], options: type[Options]) -> dict[str, Fie
     """Return the documentation of each flag of a command."""
     rnd = {f"rnd_{name}": doc._replace(text=f"Requires --rnd. {doc.text}") for name, doc in RNDConfig.field_docs.items()}
     docs = cls.field_docs | parse_docs(run_options.__doc__ or "")[1] | options.field_docs | rnd
-    presets = f"{docs['preset'].text.removesuffix('.')}: {', '.join(PRESETS)}."
-    return docs | {"preset": docs["preset"]._replace(text=presets)}
+    text = f"{docs['preset'].text.removesuffix('.')}: {', '.join(presets())}."
+    return docs | {"preset": docs["preset"]._replace(text=text)}
 
 
 def flags_of(

@@ -213,7 +213,7 @@ def profile(cfg):
 def config(part, name, small):
     """Return the config and the number of seeds of a program."""
     import purerl
-    from purerl.config.presets import PRESETS
+    from purerl.config.presets import presets
 
     if part == "speed" or part == "profile":
         changes, seeds, steps = SPEED[name]
@@ -226,7 +226,7 @@ def config(part, name, small):
         changes, seeds, steps = {}, 1, cfg.total_timesteps
     else:
         changes, seeds, steps = LEARNING[name]
-        cfg = purerl.preset(name) if name in PRESETS else purerl.PPOConfig(env=name)
+        cfg = purerl.preset(name) if name in presets() else purerl.PPOConfig(env=name)
     if small:
         sizes = {"num_envs": 8, "num_steps": 4, "num_minibatches": 2, "total_timesteps": 64}
         return cfg.replace(**changes | sizes), min(seeds, 2)
@@ -243,10 +243,10 @@ def one(part, name, small):
 
 def published():
     """Return the names of presets with published settings that were not run on two cores or a GPU."""
-    from purerl.config.presets import PRESETS
+    from purerl.config.presets import presets
 
     run = {"brax/ant", "brax/inverted_pendulum", "brax/reacher", *(f"playground/{name}" for name in ON_TWO_CORES)}
-    return [name for name in PRESETS if name.startswith(("brax/", "playground/")) and name not in run] + [
+    return [name for name in presets() if name.startswith(("brax/", "playground/")) and name not in run] + [
         "craftax/Craftax-Symbolic-v1"
     ]
 

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 import purerl
-from purerl.config.presets import PRESETS
+from purerl.config.presets import presets
 from purerl.runs.analysis.statistics import interval, iqm
 from purerl.studies.space import default_ranges
 from tests.benchmarks import recording
@@ -97,7 +97,7 @@ ZOO = {
 
 def preset(env):
     """Return purerl's preset of a task, or the defaults, with the task's number of steps."""
-    return (PRESETS.get(env) or purerl.PPOConfig(env=env)).replace(total_timesteps=TASKS[env].steps)
+    return (presets().get(env) or purerl.PPOConfig(env=env)).replace(total_timesteps=TASKS[env].steps)
 
 
 def tuned(env):

@@ -18,7 +18,7 @@ import numpy as np
 
 import purerl
 from purerl.config.algorithms import ALGORITHMS
-from purerl.config.presets import PRESETS
+from purerl.config.presets import presets
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import recording
 from tests.benchmarks.peers import PUREJAXRL, REJAX, for_rejax
@@ -45,7 +45,7 @@ def config(name):
     if algorithm:
         return ALGORITHMS[algorithm](env=env)
     env, _, dtype = name.partition(" in ")
-    return (PRESETS.get(env) or purerl.PPOConfig(env=env)).replace(compute_dtype=dtype or "float32")
+    return (presets().get(env) or purerl.PPOConfig(env=env)).replace(compute_dtype=dtype or "float32")
 
 
 def load():

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 import purerl
-from purerl.config.presets import PRESETS
+from purerl.config.presets import presets
 from purerl.runs.trainer import Trainer
 from purerl.studies.space import default_ranges
 from tests.benchmarks import recording
@@ -77,7 +77,7 @@ def tuned(task, minutes, random):
     import optuna
 
     purerl.use_cores()
-    shapes = {name: getattr(PRESETS[task], name) for name in ("total_timesteps", *SHAPES.get(task, ()))}
+    shapes = {name: getattr(presets()[task], name) for name in ("total_timesteps", *SHAPES.get(task, ()))}
     cfg = purerl.PPOConfig(env=task, **shapes)
     plain = {"sampler": lambda seed: optuna.samplers.RandomSampler(seed=seed), "pruner": optuna.pruners.NopPruner()}
     options = {

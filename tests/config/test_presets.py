@@ -2,13 +2,13 @@ import jax
 import pytest
 
 import purerl
-from purerl.config.presets import PRESETS
+from purerl.config.presets import presets
 from purerl.envs.suites import SUITES
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing(*(name for name in PRESETS if "/" not in name), "pgx/minatar-breakout")
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.each_landing(*(name for name in presets() if "/" not in name), "pgx/minatar-breakout")
+@pytest.mark.parametrize("name", presets())
 def test_make_train_accepts_every_preset(name):
     if "/" in name:
         pytest.importorskip(SUITES[name.partition("/")[0]])
