@@ -15,6 +15,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import is_float_leaf, kind_of
 from purerl.config.other_names import renamed
+from purerl.config.randomization import randomize_problem
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, is_int, is_number, nearest, raise_if_any
@@ -59,6 +60,7 @@ class Range:
 EXACT = 9  # significant digits that identify a float32
 TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # compiled into the program
 PARAMETERS = ("env_params", "env_kwargs")  # fields whose entries are swept one by one
+FLOATS = ("env_params", "randomize")  # fields whose entries are floats
 Values = Range | tuple  # values to try for a field
 
 
@@ -122,11 +124,17 @@ def default_ranges(cfg: OnPolicyConfig) -> dict[str, Values]:
 
 
 def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
-    """Return a config with the values of a point; "rnd.int_coef" and "env_params.g" are the paths of values inside a field."""
+    """Return a config with the values of a point.
+
+    Paths such as "rnd.int_coef", "env_params.g" and "randomize.g.low" name values inside a field.
+    """
     for path, value in point.items():
         name, _, inner = path.partition(".")
         if name == "rnd" and cfg.rnd is not None:
             value = cfg.rnd.replace(**{inner: value})
+        elif name == "randomize":
+            parameter, _, number = inner.rpartition(".")
+            value = cfg.randomize | {parameter: cfg.randomize[parameter]._replace(**{number: value})}
         elif name == "env_kwargs":
             value = tuple((dict(cfg.env_kwargs) | {inner: value}).items())
         elif inner:
@@ -200,7 +208,7 @@ def draw_points(cfg: OnPolicyConfig, values: dict[str, Values], draws: int, meth
 
 def is_int_field(cfg: OnPolicyConfig, path: str) -> bool:
     """Return True if the values of the field are ints."""
-    return not path.startswith("env_params.") and kind_of(_field(cfg, path)) is int
+    return not path.startswith(FLOATS) and kind_of(_field(cfg, path)) is int
 
 
 def in_words(point: dict[str, Any], digits: int = 6) -> str:
@@ -235,13 +243,14 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
     inner = [f"rnd.{f.name}" for f in dataclasses.fields(RNDConfig)]
     path = path.replace("_", ".", 1) if path.replace("_", ".", 1) in inner else path
     outer, _, parameter = path.partition(".")
+    drawn = [f"randomize.{name}.{number}" for name, x in cfg.randomize.items() for number in x._fields]
     names = [f.name for f in dataclasses.fields(cfg) if f.name not in ("rnd", "randomize", *PARAMETERS)]
-    if path in names or (path in inner and cfg.rnd is not None) or (outer in PARAMETERS and parameter):
+    if path in names or path in drawn or (path in inner and cfg.rnd is not None) or (outer in PARAMETERS and parameter):
         return path
     if outer in PARAMETERS:
         hint = f"must name one parameter, such as {outer}.g"
     elif outer == "randomize":
-        hint = "cannot be listed; sweep its numbers by jax.vmap(lambda x: cfg.replace(randomize={'g': purerl.Uniform(0, x)}))"
+        hint = f"must name a number of a distribution of the config, such as {', '.join(drawn) or 'randomize.g.low'}"
     elif path in inner:
         hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
     else:
@@ -262,7 +271,7 @@ def _field(cfg: OnPolicyConfig, path: str) -> dataclasses.Field:
 
 def _is_number(cfg: OnPolicyConfig, path: str) -> bool:
     field = _field(cfg, path)
-    return path.startswith("env_params.") or is_float_leaf(field) or kind_of(field) is int
+    return path.startswith(FLOATS) or is_float_leaf(field) or kind_of(field) is int
 
 
 def _range_hint(cfg: OnPolicyConfig, path: str, x: Range) -> str:
@@ -291,6 +300,9 @@ def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> li
         return []
     if outer == "env_params":
         return [Problem(path, x, "must be a finite number") for x in values if not (is_number(x) and math.isfinite(x))]
+    if outer == "randomize":
+        hints = ((x, randomize_problem(with_values(cfg, {path: x}).randomize)) for x in values)
+        return [Problem(path, x, hint) for x, hint in hints if hint]
     part, name = _place(cfg, path)
     found = [problem for x in values for problem in field_problems(part.replace(**{name: x})) if problem.field == name]
     return [Problem(path, problem.value, problem.hint) for problem in found]

@@ -84,6 +84,7 @@ def test_evaluation_at_a_fixed_value_is_that_of_the_plain_environment():
     assert len(np.unique(drawn)) == 8
 
 
+@pytest.mark.slow
 def test_bounds_can_be_swept_in_one_program():
     cfgs = jax.vmap(lambda high: PENDULUM.replace(randomize={"g": purerl.Uniform(8.0, high)}))(jnp.array([8.5, 12.0]))
     purerl.validate(cfgs)
@@ -126,10 +127,28 @@ def test_wrong_distributions_are_refused(change, hint):
     assert "randomize" in str(error.value)
 
 
-def test_sweeps_refuse_lists_of_distributions():
-    for name in ("randomize", "randomize.g.low"):
-        with pytest.raises(purerl.ConfigError, match=r"sweep its numbers by jax\.vmap"):
-            purerl.sweep(PENDULUM, {name: [1.0, 2.0]})
+@pytest.mark.parametrize(
+    ("values", "hint"),
+    [
+        ({"randomize": [1.0]}, r"such as randomize\.g\.low, randomize\.g\.high"),
+        ({"randomize.mass.low": [1.0]}, r"such as randomize\.g\.low, randomize\.g\.high"),
+        ({"randomize.g.high": [12.0, 7.0]}, r"randomize\.g\.high = 7\.0: g: needs low < high"),
+        ({"randomize.g.high": ["a"]}, "needs finite numbers"),
+    ],
+)
+def test_wrong_sweeps_of_distributions_are_refused(values, hint):
+    with pytest.raises(purerl.ConfigError, match=hint):
+        purerl.sweep(PENDULUM, values)
+
+
+@pytest.mark.slow
+def test_sweeps_train_with_each_bound(tmp_path):
+    sweep = purerl.sweep(PENDULUM, {"randomize.g.high": [12.0, 15.0], "lr": [1e-3]})
+    result = sweep.fit(directory=tmp_path)
+    drawn = [np.asarray(purerl.load(tmp_path).select(run).state.actor.env_state.params["g"]) for run in range(2)]
+    assert len(sweep.programs()) == 1
+    assert drawn[0].max() < 12 < drawn[1].max() < 15
+    assert sweep.fit(directory=tmp_path).returns.tolist() == result.returns.tolist()
 
 
 def test_own_environments_draw_their_parameters_themselves():
