@@ -207,6 +207,10 @@ class Summary(NamedTuple):
     low: float
     high: float
 
+    def __str__(self) -> str:
+        """Return the label and the score as text."""
+        return f"{self.label}: {self.score}"
+
     @property
     def score(self) -> str:
         """Return the interquartile mean and its interval as text."""

@@ -77,6 +77,11 @@ class Sweep:
     cfg: OnPolicyConfig
     points: tuple[dict[str, Any], ...]
 
+    def __repr__(self) -> str:
+        """Describe the sweep: its number of configs, and the labels of the first four."""
+        more = ["..."] if len(self.points) > 4 else []
+        return f"{len(self.points)} configs for {self.cfg.env}: {'; '.join([*self.labels[:4], *more])}"
+
     @property
     def configs(self) -> tuple[OnPolicyConfig, ...]:
         """Return all configs."""
@@ -237,6 +242,11 @@ class SweepResult(NamedTuple):
     num_seeds: int
     stopped_by: signal.Signals | str | None
 
+    def __repr__(self) -> str:
+        """Describe each config by its label and score, a line each."""
+        configs = f"{len(self.sweep.points)} configs for {self.sweep.cfg.env}, {self.num_seeds} seeds each"
+        return "\n".join([configs, *map(str, self.summary())])
+
     @property
     def returns(self) -> np.ndarray:
         """Return the score of each run, `[configs, seeds]`; NaN if the run was not trained, diverged, or ended no episode.
@@ -289,7 +299,8 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     Args:
         cfg: the config from which all configs are made.
         values: a dict from fields to lists of values, for all combinations, of which the last field varies fastest; or a
-          list of dicts with one value per field, for these configs. Nested fields have a dot: "rnd.int_coef", "env_params.g".
+          list of dicts with one value per field, for these configs. Nested fields have dots: "rnd.int_coef", "env_params.g",
+          "randomize.g.low".
         draws: if above 0, draw this many configs instead, from lists or `purerl.Range`s; equal draws count once.
         method: `sobol` draws a scrambled Sobol sequence, which fills the space evenly; `random` draws independent configs.
         seed: seed of the draws.

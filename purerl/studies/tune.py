@@ -90,6 +90,11 @@ class Tuned(NamedTuple):
     seconds: float
     stopped_by: Any
 
+    def __repr__(self) -> str:
+        """Describe the best config, its score and the study, in a few lines."""
+        best = f"best config {self.summary}" if self.summary else f"no config was chosen: stopped by {self.stopped_by}"
+        return f"{best}\n{len(self.trials)} trials, {self.env_steps:,} steps"
+
     def toml(self) -> str:
         """Return the best config as TOML, for `purerl ... --config`."""
         return as_toml(self._chosen())

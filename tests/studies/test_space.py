@@ -97,6 +97,10 @@ def test_invalid_swept_values_are_refused_before_training(case):
         purerl.tune(SHORT, WRONG_VALUES[case], trials=2)
 
 
+def test_sweep_is_printed_as_its_labels():
+    assert str(purerl.sweep(SHORT, {"lr": [1e-3, 1e-4]})) == "2 configs for CartPole-v1: lr = 0.001; lr = 0.0001"
+
+
 def test_labels_distinguish_close_values():
     made = purerl.sweep(SHORT, {"gamma": [0.9999991, 0.9999992]})
     assert made.labels == ("gamma = 0.9999991", "gamma = 0.9999992")

@@ -85,6 +85,7 @@ def trained(tmp_path_factory):
     return home, purerl.sweep(SHORT, GRID).fit(3, home, num_seeds=2, exact=True, env=Varied())
 
 
+@pytest.mark.slow
 def test_results_are_ranked_by_their_returns(trained):
     _, result = trained
     assert result.returns.shape == (8, 2)
@@ -93,6 +94,7 @@ def test_results_are_ranked_by_their_returns(trained):
     assert [row.iqm for row in ranked] == sorted((row.iqm for row in ranked), reverse=True)
     assert result.sweep.labels[result.returns.mean(1).argmax()] == ranked[0].label
     assert space.in_words({path: getattr(result.best, path) for path in GRID}) == ranked[0].label
+    assert str(result).split("\n")[1].startswith(f"{ranked[0].label}: ")
 
 
 @pytest.mark.slow
