@@ -25,6 +25,14 @@ MINUTES = {
     "18_several_agents": 5,
     "19_level_replay": 6,
 }  # these notebooks compile many programs
+SHORTER = {  # what a test of each landing replaces in the notebooks that it does not run whole
+    "12_populations": {"= 16, 12, 20, 4": "= 4, 3, 2, 4", "trials=20": "trials=4"},
+    "14_self_play": {'= "connect_four", 8, 8, 6': '= "connect_four", 4, 2, 2'},
+    "16_reference_and_symmetry": {"total_timesteps=200_000": "total_timesteps=20_480"},
+    "17_randomised_parameters": {"total_timesteps=200_000": "total_timesteps=20_480"},
+    "18_several_agents": {"400_000": "40_000"},
+    "19_level_replay": {"total_timesteps=300_000": "total_timesteps=30_000"},
+}
 
 
 def suites_can_draw():
@@ -36,14 +44,19 @@ def suites_can_draw():
         pytest.skip("MuJoCo cannot draw here")
 
 
+@pytest.fixture
+def as_reader(monkeypatch):
+    """Run notebooks as a reader does."""
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOKS[0].parent.parent))
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+
+
 @pytest.mark.slow
 @pytest.mark.as_users
 @pytest.mark.each_landing(*(path.stem for path in NOTEBOOKS if MINUTES.get(path.stem, 1) < 5))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_within_its_time(path, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
-    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    monkeypatch.delenv("XLA_FLAGS", raising=False)  # as a reader runs it
+def test_notebook_runs_within_its_time(path, tmp_path, as_reader):
     start = time.perf_counter()
     if path.stem == "08_suites":
         suites_can_draw()
@@ -54,6 +67,24 @@ def test_notebook_runs_within_its_time(path, tmp_path, monkeypatch):
     executed(path, tmp_path, seconds)
     assert time.perf_counter() - start < seconds
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.as_users
+@pytest.mark.parametrize("name", SHORTER)
+def test_long_notebook_runs_with_fewer_steps(name, tmp_path, as_reader):
+    path = NOTEBOOKS[0].with_stem(name)
+    source = path.read_text()
+    for long, short in SHORTER[name].items():
+        long, short = json.dumps(long)[1:-1], json.dumps(short)[1:-1]
+        assert long in source
+        source = source.replace(long, short)
+    (tmp_path / path.name).write_text(source)
+    executed(tmp_path / path.name, tmp_path, 600)
+
+
+def test_every_notebook_runs_at_each_landing():
+    assert set(SHORTER) == {name for name, minutes in MINUTES.items() if minutes >= 5}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
