@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import pathlib
@@ -35,6 +36,12 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     if config.stash[OWN_CACHE]:
         shutil.rmtree(os.environ.pop("PURERL_TESTS_CACHE"))
+
+
+def pytest_collection_finish():
+    """Collect garbage less often: tracing makes many objects, and each collection visits those of all programs before."""
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
 
 
 @pytest.hookimpl(tryfirst=True)

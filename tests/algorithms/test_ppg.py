@@ -225,6 +225,7 @@ def test_aux_head_of_another_shape_is_refused():
         made(PPG, network=network._replace(apply=apply))
 
 
+@pytest.mark.slow
 def test_buffer_stores_observations_unchanged():
     class Pixels(Varied):
         def observe_state(self, state):

@@ -155,6 +155,7 @@ def test_packing_keeps_every_bit():
 # --- algorithms -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_accelerator_update_branches_only_for_scheduled_phases(name):
     train = tiny(CONFIGS[name])

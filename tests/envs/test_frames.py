@@ -50,6 +50,7 @@ def played(env, steps=7):
     return np.stack(seen), np.stack(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow_reset", [False, True])
 @pytest.mark.parametrize("args", [((4, 4),), ((4, 4, 1),), ((1,),), ((4, 4), True)])
 def test_latest_frames_are_stacked_and_an_episode_begins_with_copies(args, slow_reset):

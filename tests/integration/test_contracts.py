@@ -59,6 +59,7 @@ others = pytest.mark.parametrize("kind", OTHERS)
 KINDS_AND_OTHERS = KINDS | OTHERS
 
 
+@pytest.mark.slow
 @pytest.mark.each_landing("memory")
 @slow_but_one
 def test_strict_jax_modes_pass(kind):

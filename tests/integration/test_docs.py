@@ -34,6 +34,7 @@ SLOW = ("tune", "Tuned", "versus")  # README.md, too, has an example of `tune`
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in purerl.__all__]
 
 
+@pytest.mark.slow
 @pytest.mark.each_landing("versus")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_has_an_example_that_runs(name, home, monkeypatch):

@@ -213,6 +213,7 @@ def odd_share(state, batch, metrics):
     return {"odd": (odd * (time == 3)).sum() / (time == 3).sum()}
 
 
+@pytest.mark.slow
 def test_vector_info_at_episode_ends_gives_exact_rates():
     cfg = purerl.PPOConfig(**SIZES, episode_info=("achieved", "success"))
     train = purerl.make_train(cfg, env=purerl.wrap_env(Achieving()), measure=odd_share)

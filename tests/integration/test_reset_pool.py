@@ -45,6 +45,7 @@ def rolled_out(task, num_envs, num_steps, key=KEY, **options):
     return env, *run(key)
 
 
+@pytest.mark.slow
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [1, 5, 200])
 def test_nth_new_episode_begins_in_the_nth_state_of_the_pool(size, monkeypatch):

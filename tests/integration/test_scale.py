@@ -50,6 +50,7 @@ SIZES = [  # no batch size is a square number, for which the shuffle has fewer e
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("field", "small", "large"), SIZES)
 def test_program_size_is_independent_of_run_sizes(field, small, large):
     cfg = purerl.PPOConfig()

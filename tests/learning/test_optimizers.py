@@ -118,6 +118,7 @@ def test_every_named_optimizer_descends(name):
     assert (step["policy"] > 0).all()
 
 
+@pytest.mark.slow
 def test_muon_orthogonalises_the_steps_of_hidden_matrices_only():
     cfg = CFG.replace(env="Pendulum-v1", optimizer="muon", memory="gru", memory_size=8, num_minibatches=2)
     params = purerl.make_train(cfg).init(KEY).params

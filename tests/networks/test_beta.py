@@ -31,6 +31,7 @@ def test_samples_and_numbers_equal_those_of_scipy(alpha, beta):
     np.testing.assert_allclose(deviation, 2 * reference.std(), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_divergence_equals_a_sample_estimate():
     policy, other = of_pair(2.0, 5.0)[0], of_pair(3.0, 2.0)[0]
     x = jax.vmap(policy.sample)(policy.noise(KEY, 200_000))

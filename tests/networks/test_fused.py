@@ -44,6 +44,7 @@ def test_cpu_computes_layer_by_layer():
     assert_computes_the_same_on_a_cpu(purerl.PPOConfig, **SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", ["auto", "fused"])
 def test_gpu_calls_kernels_only_where_they_are_chosen(kernels):
     assert ("xla.gpu.triton" in program_for_a_gpu(purerl.PPOConfig(**SMALL, kernels=kernels))) == (kernels == "fused")

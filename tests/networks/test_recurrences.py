@@ -33,10 +33,14 @@ def drawn(length, dtype):
 def test_recurrence_and_its_gradient_equal_the_definition(path, dtype, length):
     args = drawn(length, dtype)
     weight = jax.random.normal(jax.random.key(0), args[0].shape, dtype)
-    loss = lambda f: lambda *args: (f(*args) * weight).sum().real
-    np.testing.assert_allclose(PATHS[path](*args), definition(*args), rtol=1e-4, atol=1e-5)
-    got, want = (jax.grad(loss(f), argnums=(0, 1, 2))(*args) for f in (PATHS[path], definition))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), got, want)
+
+    def with_gradient(f):
+        loss = lambda *args: (f(*args) * weight).sum().real
+        return jax.jit(lambda *args: (f(*args), jax.grad(loss, argnums=(0, 1, 2))(*args)))(*args)
+
+    (got, got_gradient), (want, want_gradient) = (with_gradient(f) for f in (PATHS[path], definition))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), got_gradient, want_gradient)
 
 
 def test_recurrences_of_several_seeds_equal_those_of_one():

@@ -89,6 +89,7 @@ def test_disabled_or_unusable_cache_stays_empty(home, tmp_path, monkeypatch, why
     assert cached_programs() == []
 
 
+@pytest.mark.slow
 def test_partially_written_program_is_rewritten(home):
     jax.clear_caches()
     with compile_cache():

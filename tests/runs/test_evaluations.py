@@ -29,6 +29,7 @@ def run(tmp_path_factory):
     return directory, result
 
 
+@pytest.mark.slow
 def test_evaluations_run_before_the_first_and_after_every_kth_update(run):
     directory, result = run
     table = result.evaluations

@@ -177,6 +177,7 @@ def test_resumed_run_continues_its_wandb_run(wandb, tmp_path):
     assert begun[2] != begun[0]
 
 
+@pytest.mark.slow
 def test_rendered_episodes_reach_tensorboard_and_wandb(wandb, monkeypatch, tmp_path):
     images = [np.full((8, 8, 3), i, np.uint8) for i in range(2)]
     env = simulator._replace(draw=lambda states, returns, path: save_animation(images, path, seconds=0.1))

@@ -61,6 +61,7 @@ def test_plot_has_one_line_per_config(batch, tmp_path):
     np.testing.assert_array_equal(np.concatenate([curve.values for curve in curves]), wanted)
 
 
+@pytest.mark.slow
 def test_select_returns_one_run_of_a_batch(batch):
     _, result = batch
     by_place, by_label = result.run.select(3), result.run.select("env_params.g = 0, seed 4")

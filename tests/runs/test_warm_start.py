@@ -87,6 +87,7 @@ def test_warm_start_works_with_an_adaptive_penalty(tmp_path):
     assert warm.extra["kl_coef"] == 1
 
 
+@pytest.mark.slow
 def test_continued_steps_are_counted_from_those_of_the_first_run(tmp_path):
     first = fitted(updates=2, directory=tmp_path / "a")
     before, wide = first.progress.steps, CFG.replace(num_envs=2 * CFG.num_envs, lr_schedule="constant")
