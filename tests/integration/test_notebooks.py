@@ -31,7 +31,7 @@ SHORTER = {  # what a test of each landing replaces in the notebooks that it doe
     "16_reference_and_symmetry": {"total_timesteps=200_000": "total_timesteps=20_480"},
     "17_randomised_parameters": {"total_timesteps=200_000": "total_timesteps=20_480"},
     "18_several_agents": {"400_000": "40_000"},
-    "19_level_replay": {"total_timesteps=300_000": "total_timesteps=30_000"},
+    "19_level_replay": {"total_timesteps=500_000": "total_timesteps=30_000"},
 }
 
 
