@@ -65,6 +65,7 @@ def test_plot_render_and_export_write_files(run):
     assert (run / "policy").stat().st_size > 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plot", "render", "export"])
 def test_unwritable_output_is_reported_without_a_traceback(command, run, capsys):
     place = run / "a directory.gif"

@@ -18,6 +18,7 @@ def test_traced_tau_defers_learns_from_others_to_run_time():
     assert (bool(older(1.0)), bool(older(0.5))) == (False, True)
 
 
+@pytest.mark.slow
 def test_aux_gradient_steps_are_bounded_for_many_environments():
     steps = lambda **sizes: dict(zip(("ppo", "aux"), purerl.make_train(purerl.PPGConfig(**sizes)).plan.phases, strict=True))[
         "aux"

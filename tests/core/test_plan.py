@@ -23,6 +23,7 @@ def test_plan_measures_the_memory_of_an_update():
     assert 8 < many.update_bytes / few.update_bytes < 16
 
 
+@pytest.mark.slow
 def test_plan_counts_stored_next_observations():
     ppo, appo, rnd = (cfg() for cfg in (PPOConfig, purerl.APPOConfig, lambda: PPOConfig(rnd=purerl.RNDConfig())))
     plain, *both = (purerl.make_train(cfg).plan.rollout_bytes for cfg in (ppo, appo, rnd))

@@ -198,6 +198,7 @@ def test_grouped_means_and_gradients_agree_across_platforms(both):
     np.testing.assert_allclose(of_rows[1][3], arrays[3].sum(-1), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 3, FEW + 1])
 def test_linear_layer_and_gradient_agree_across_platforms(both, size):
     x, target = jax.random.normal(KEY, (50, 16)), jax.random.normal(jax.random.key(1), (50, size))

@@ -281,6 +281,7 @@ def test_factory_must_return_a_new_environment_each_time():
         purerl.from_gymnasium(lambda: env)
 
 
+@pytest.mark.slow
 def test_numbers_beyond_32_bits_keep_their_values():
     class Wide(Ends):
         observation_space = spaces.Box(0, 2**62, (1,), np.int64)

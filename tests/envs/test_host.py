@@ -30,6 +30,7 @@ def test_only_the_newest_state_can_be_stepped():
         jax.eval_shape(jax.vmap(train.init), jax.random.split(jax.random.key(0), 2))
 
 
+@pytest.mark.slow
 def test_evaluations_do_not_affect_training():
     train = purerl.make_train(CARTPOLE)
     init, update, evaluate = jax.jit(train.init), jax.jit(train.update), jax.jit(lambda *args: train.evaluate(*args, 4))

@@ -56,6 +56,7 @@ def test_training_uses_its_levels_and_evaluation_others():
     assert len(returns()) > 60
 
 
+@pytest.mark.slow
 def test_runs_share_the_levels_but_not_their_order():
     env = purerl.wrap_env(Map())
     train = purerl.make_train(SMALL.replace(num_levels=3), env=env)

@@ -13,6 +13,7 @@ from tests.helpers.probes import Varied, acting
 KEY = jax.random.key(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["discrete", "box", "multi_discrete", "multi_binary", "mixed"])
 def test_observation_includes_the_previous_action_and_reward(kind):
     env = with_previous(make_env("", (), {}, acting(Varied, kind)()), ("action", "reward"))

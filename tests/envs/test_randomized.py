@@ -72,6 +72,7 @@ def test_two_parameters_are_drawn_independently():
     assert abs(np.corrcoef(state.params["g"], state.params["m"])[0, 1]) < 0.07
 
 
+@pytest.mark.slow
 def test_evaluation_at_a_fixed_value_is_that_of_the_plain_environment():
     train = purerl.make_train(PENDULUM)
     plain = purerl.make_train(PENDULUM.replace(randomize={}, info=()))
@@ -93,6 +94,7 @@ def test_bounds_can_be_swept_in_one_program():
     assert 8 < means[0].max() < 8.5 < means[1].min() < 12
 
 
+@pytest.mark.slow
 def test_levels_have_their_own_parameters():
     train = purerl.make_train(PENDULUM.replace(num_levels=3))
     params = jax.vmap(train.init)(jax.random.split(KEY, 8)).actor.env_state.params

@@ -81,6 +81,7 @@ def test_rollouts_store_samples_and_environments_receive_scaled_actions():
     np.testing.assert_allclose(episodes.returns / 8, -12, atol=1)  # the mode of an untrained policy is near the centre
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distribution", ["gaussian", "tanh"])
 def test_warmup_actions_cover_the_bounds_uniformly(distribution):
     train = make(warmup_steps=10_000, num_envs=64, num_steps=64, action_distribution=distribution)
@@ -131,6 +132,7 @@ def save_in_the_environments_unit(monkeypatch, directory, train):
         purerl.save(directory, train, train.init(KEY))
 
 
+@pytest.mark.slow
 def test_states_of_another_action_unit_are_refused(monkeypatch, tmp_path):
     cfg = purerl.PPOConfig(env="Pendulum-v1", num_envs=4, num_steps=8, num_minibatches=1, hidden=(4,), total_timesteps=32)
     train = purerl.make_train(cfg)

@@ -109,6 +109,7 @@ def test_damaged_metrics_leave_the_state_and_other_rows_intact(evaluated, tmp_pa
     assert digest(again.metrics) == digest(result.metrics)
 
 
+@pytest.mark.slow
 def test_metrics_damaged_during_a_run_leave_its_result_intact(tmp_path):
     def damage(progress):
         if progress.updates == 5:

@@ -65,6 +65,7 @@ def test_nth_new_episode_begins_in_the_nth_state_of_the_pool(size, monkeypatch):
     assert metrics_there["resets_reused"].total == metrics["resets_reused"].total
 
 
+@pytest.mark.slow
 def test_one_step_episodes_reuse_the_pool():
     _, _, rollout, metrics = rolled_out(Drawn(chance=1.0), 4, 8)
     assert rollout.steps.first.all()

@@ -22,6 +22,7 @@ def size(tree):
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.slow
 def test_result_size_per_update_is_small_and_constant():
     cfg = purerl.PPOConfig(num_envs=64)
     runs = [jax.eval_shape(purerl.make_train(cfg.replace(total_timesteps=n)), KEY) for n in LENGTHS]
@@ -33,6 +34,7 @@ def test_result_size_per_update_is_small_and_constant():
     assert {x.ndim for x in jax.tree.leaves(runs[0].metrics)} == {1}
 
 
+@pytest.mark.slow
 def test_metrics_every_reduces_the_metrics_rows():
     cfg = purerl.PPOConfig(num_envs=64, metrics_every=1000)
     runs = [jax.eval_shape(purerl.make_train(cfg.replace(total_timesteps=n)), KEY) for n in LENGTHS]
@@ -59,6 +61,7 @@ def test_program_size_is_independent_of_run_sizes(field, small, large):
     assert counts[0] == counts[1] > 500
 
 
+@pytest.mark.slow
 def test_program_size_is_independent_of_the_number_of_seeds():
     train = purerl.make_train(purerl.PPOConfig())
     counts = [equations(jax.make_jaxpr(jax.vmap(train))(jax.random.split(KEY, n)).jaxpr) for n in (1, 64)]

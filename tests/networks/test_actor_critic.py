@@ -179,6 +179,7 @@ def test_additional_networks_are_trained_as_parameter_groups():
     assert digest(result.state.params["features"]) != digest(train.init(KEY).params["features"])
 
 
+@pytest.mark.slow
 def test_custom_network_may_read_dict_observations():
     def init(key, obs):
         assert set(obs) == {"seen", "index", "legal", "secret"}

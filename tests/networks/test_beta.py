@@ -19,6 +19,7 @@ def of_pair(alpha, beta):
     return Beta(jnp.array([alpha]), jnp.array([beta])), scipy.stats.beta(alpha, beta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alpha", "beta"), PAIRS)
 def test_samples_and_numbers_equal_those_of_scipy(alpha, beta):
     policy, reference = of_pair(alpha, beta)

@@ -93,6 +93,7 @@ def test_layers_in_bfloat16_stay_close_to_float32():
     np.testing.assert_allclose(run(x.astype(jnp.bfloat16)), by_xla(layers, x, activation, linear), atol=0.03)
 
 
+@pytest.mark.slow
 def test_rows_are_computed_alike_in_every_batch():
     """The ratio of new to old probabilities is exactly 1 before the first gradient step, though minibatches have other rows."""
     packed = pack_layers([network((4, 16, 16, 2), jax.random.key(0), jnp.float32)], linear=True)

@@ -24,6 +24,7 @@ def test_convolutions_equal_those_of_jax(size, stride):
     np.testing.assert_allclose(got, want + jnp.arange(5.0).reshape(1, 1, 1, 5), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["default", "highest"])
 def test_every_matrix_product_has_the_configured_precision(precision):
     train = tiny(CFG.replace(matmul_precision=precision))

@@ -58,6 +58,7 @@ def test_fit_shows_progress_by_default_only_in_a_terminal(monkeypatch, capsys):
     assert "256 steps" in with_terminal.console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_live_line_updates_one_output_of_a_notebook_cell(monkeypatch):
     shown = []
     cell = types.SimpleNamespace(update=lambda data, raw: shown.append(data["text/plain"]))

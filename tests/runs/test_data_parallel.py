@@ -187,6 +187,7 @@ def spread():
     return purerl.data_parallel(purerl.make_train(CASES["ppo"], env=trap(2)), jax.make_mesh((2,), ("data",)))
 
 
+@pytest.mark.slow
 def test_devices_stay_equal_and_communicate_only_by_all_reduce(spread):
     state, update = jax.jit(spread.init)(KEY), jax.jit(spread.update)
     update = update.lower(state).compile()

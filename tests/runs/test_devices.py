@@ -55,12 +55,14 @@ print([digest(at(many, i)) == digest(alone(key)) for i, key in enumerate(keys)])
     assert fresh_python(code, XLA_FLAGS="") == "[True, True, True]\n"
 
 
+@pytest.mark.slow
 def test_functions_with_default_arguments_can_run_one_after_the_other():
     states = jax.jit(purerl.over_devices(train.init, out_axes=train.seed_axes))(keys(2))
     many = lambda exact: purerl.over_devices(train.evaluate, in_axes=(train.seed_axes, 0), exact=exact)(states, keys(2))
     np.testing.assert_allclose(many(True).returns, many(False).returns, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_device_computes_its_share():
     many = jax.jit(purerl.over_devices(train))(keys(4))
     shards = jax.tree.leaves(many.state.params)[0].addressable_shards

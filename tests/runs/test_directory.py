@@ -201,6 +201,7 @@ def refused(error, says, **kwargs):
     assert compiles() == before
 
 
+@pytest.mark.slow
 def test_directory_of_another_run_is_a_mismatch(tmp_path):
     fitted(updates=2, directory=tmp_path)
     mismatch = {"error": purerl.CheckpointMismatch, "directory": tmp_path}

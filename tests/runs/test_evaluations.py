@@ -40,6 +40,7 @@ def test_evaluations_run_before_the_first_and_after_every_kth_update(run):
     assert len((directory / "evaluations.jsonl").read_text().splitlines()) == 5
 
 
+@pytest.mark.slow
 def test_evaluations_include_the_configs_episode_info(run):
     table = run[1].evaluations
     assert table["episode_info/discount"].shape == (5, 2)

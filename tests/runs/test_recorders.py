@@ -62,6 +62,7 @@ def recorded(tmp_path_factory):
     return directory, result
 
 
+@pytest.mark.slow
 def test_json_lines_have_every_update_once(recorded):
     directory, result = recorded
     rows = rows_of(directory / "a.jsonl")

@@ -38,6 +38,7 @@ def test_warm_start_needs_the_same_shapes(tmp_path):
         started(other, tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_warm_start_of_groups_names_the_new_parameters(tmp_path):
     source = tiny(CFG.replace(normalize_obs=True))
     purerl.save(tmp_path / "a", source, jax.jit(source)(jax.random.key(0)).state)

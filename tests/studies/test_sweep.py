@@ -243,6 +243,7 @@ def test_second_sweep_in_a_locked_directory_is_refused(tmp_path):
     assert json.loads((tmp_path / "sweep.json").read_text())["labels"] == list(first.labels)
 
 
+@pytest.mark.slow
 def test_configs_of_a_sweep_are_compared_and_listed(trained, capsys):
     home, result = trained
     found = purerl.compare([home])
