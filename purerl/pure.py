@@ -111,7 +111,7 @@ class Train:
         """
         if state.key.ndim:
             hint = "select a single run (Run.select), or use jax.vmap with in_axes=(train.seed_axes, 0)"
-            raise ConfigError([Problem("state", f"{math.prod(state.key.shape)} runs", hint)])
+            raise ConfigError([Problem("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")])
         network = with_statistics(self.cfg, self.network, state)
         return Policy(network._replace(apply=self._traced(network.apply)), state.params, self.env.action_space)
 
@@ -246,10 +246,8 @@ def _with_one_clock(update: Callable) -> Callable:
     @one.def_vmap
     def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
         """Raise an error. JAX calls this function only under a `vmap` with a batched counter, also through `jit` and loops."""
-        hint = (
-            "runs share one update counter; use jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
-        )
-        raise ConfigError([Problem("state", "update counter with an axis of runs", hint)])
+        hint = "use jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
+        raise ConfigError([Problem("state", ..., f"has an update counter for each run, but runs share one counter; {hint}")])
 
     @functools.wraps(update)
     def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:

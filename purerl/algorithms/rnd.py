@@ -201,7 +201,7 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
     def paid(params, state, steps):
         found = reward(state, steps)
         if not (isinstance(found, tuple | list) and len(found) == 2):
-            raise ConfigError([Problem("intrinsic", type(found).__name__, "reward must return a pair: rewards and new state")])
+            raise ConfigError([Problem("intrinsic", type(found), "reward must return a pair: rewards and new state")])
         reward_, after = found
         if np.shape(reward_) != steps.first.shape:
             hint = f"reward must return rewards of shape {list(steps.first.shape)}, one per step"

@@ -47,8 +47,8 @@ def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment,
     params = shapes_of(cfg, network, env)[0]
     if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
         named = sorted({group for phase in phases for group in phase.groups or ()})
-        hint = f"no phase of this algorithm trains these groups; its phases train {', '.join(named) or 'all'}"
-        warnings.warn(str(Problem("network", f"groups {', '.join(idle)}", hint)), stacklevel=3)
+        hint = f"no phase of this algorithm trains the groups {', '.join(idle)}; its phases train {', '.join(named) or 'all'}"
+        warnings.warn(str(Problem("network", ..., hint)), stacklevel=3)
 
 
 def warn_of_unsuited_unit(unit: str, space: Box) -> None:
@@ -59,7 +59,7 @@ def warn_of_unsuited_unit(unit: str, space: Box) -> None:
     if (np.abs(centre) > 1 + half_width).any() or (half_width < 0.1).any() or (half_width > 10).any():
         hint = "the policy's means are in the environment's unit, but the action bounds are far from -1 and 1; return purerl."
         hint += "distributions.DiagGaussian(mean, log_std, unit='bounds') to map -1 and 1 to the bounds, or scale the means"
-        warnings.warn(str(Problem("network", type(space).__name__, hint)), stacklevel=3)
+        warnings.warn(str(Problem("network", ..., hint)), stacklevel=3)
 
 
 def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
@@ -102,9 +102,9 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
     for space in spaces.values() if "network" not in given else []:
         is_image = space.dtype == np.uint8 and len(space.shape) == 3
         if space.dtype.name in hints and not is_image and not is_index(space):
-            found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
+            found.append(Problem("env", ..., f"observations of {space.dtype.name} {hints[space.dtype.name]}"))
         if "torso" not in given and len(space.shape) == 3 and space.shape[0] <= 4 and min(space.shape[1:]) >= 16:
-            found.append(Problem("env", f"observations {list(space.shape)}", order))
+            found.append(Problem("env", ..., f"observations {list(space.shape)} {order}"))
     return found
 
 

@@ -31,7 +31,7 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
     """
     known = network is None or isinstance(network, Network)
     hint = "must be a purerl.Network(init, apply, initial_carry); convert a module with purerl.from_linen or purerl.from_nnx"
-    raise_if_any([] if known else [Problem("network", type(network).__name__, hint)])
+    raise_if_any([] if known else [Problem("network", type(network), hint)])
     raise_if_any(_observation_problems(cfg, env, distils) + _info_problems(cfg, env) + _size_problems(cfg, env, devices))
 
 

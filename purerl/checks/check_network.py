@@ -56,7 +56,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         found.append(Problem("network", list(outputs.value.shape), hint))
     if isinstance(space, Mixed) and len(getattr(outputs.policy, "parts", ())) != len(parts_of(space)):
         hint = f"the policy must be purerl.distributions.Joint, with a distribution for each of {len(parts_of(space))} parts"
-        return [*found, Problem("network", type(outputs.policy).__name__, hint)]
+        return [*found, Problem("network", type(outputs.policy), hint)]
     with code_of("network", "the policy's sample(noise), env_action and log_prob"):
         action, log_prob = jax.eval_shape(act, outputs.policy)
     expected, shapes = action_shapes(space, 1, num_envs), lambda tree: jax.tree.map(lambda x: list(x.shape), tree)
@@ -82,7 +82,7 @@ def _group_problems(cfg: OnPolicyConfig, params: Any, outputs: Outputs) -> list[
     """Report parameter groups and heads that the config needs and the network lacks."""
     found = []
     if not isinstance(params, dict):
-        found.append(Problem("network", type(params).__name__, "init must return a dict from group names to parameters"))
+        found.append(Problem("network", type(params), "init must return a dict from group names to parameters"))
     elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
         hint = f"the network has no parameter group 'value' to scale, only {sorted(params)}; use 1"
         found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
@@ -115,8 +115,8 @@ def _warn_of_rounding(outputs: Outputs) -> None:
     floats = {x.dtype for x in jax.tree.leaves(outputs) if jax.numpy.issubdtype(x.dtype, np.floating)}
     for kind in sorted(dtype.name for dtype in floats if dtype.itemsize < 4):
         step = float(jax.numpy.finfo(kind).eps) * 256
-        hint = f"are rounded, values near 300 to multiples of {step:g}; compute the last layer in float32"
-        warnings.warn(str(Problem("network", f"outputs of {kind}", f"{hint}: nn.Dense(1, dtype=jnp.float32)")), stacklevel=6)
+        hint = f"outputs of {kind} are rounded, values near 300 to multiples of {step:g}; compute the last layer in float32"
+        warnings.warn(str(Problem("network", ..., f"{hint}: nn.Dense(1, dtype=jnp.float32)")), stacklevel=6)
 
 
 def _output_problems(result: Any) -> list[Problem]:
@@ -124,7 +124,7 @@ def _output_problems(result: Any) -> list[Problem]:
     outputs, *rest = result if isinstance(result, tuple) and result else (result,)
     if not isinstance(outputs, Outputs) or len(rest) != 1:
         hint = "apply must return a pair: (purerl.Outputs(policy, value), carry)"
-        return [Problem("network", type(result).__name__, hint)]
+        return [Problem("network", type(result), hint)]
     if not all(hasattr(outputs.policy, method) for method in ("sample", "log_prob", "noise", "env_action", "entropy")):
         hint = "the policy must be a distribution, such as purerl.distributions.Categorical (discrete) or DiagGaussian (Box)"
         return [Problem("network", outputs.policy, hint)]

@@ -90,15 +90,15 @@ def configclass(cls: type) -> type:
         0.1
     """
     if not issubclass(cls, Config):
-        raise ConfigError([Problem("configclass", cls.__name__, "must extend a config class, such as purerl.PPOConfig")])
+        raise ConfigError([Problem("configclass", cls, "must extend a config class, such as purerl.PPOConfig")])
     cls.__hash__ = Config.__hash__  # a dataclass's own hash fails on dicts
     notes = vars(cls).get("__annotations__", {})
     bare = [name for name, x in vars(cls).items() if isinstance(x, dataclasses.Field) and name not in notes]
-    raise_if_any([Problem(f"{cls.__name__}.{name}", "no type", f"annotate the field: {name}: float = ...") for name in bare])
+    raise_if_any([Problem(f"{cls.__name__}.{name}", ..., f"has no type; write {name}: float = ...") for name in bare])
     try:
         made = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
     except (TypeError, ValueError) as error:  # a mutable default, such as a list
-        raise ConfigError([Problem("configclass", cls.__name__, str(error))]) from error
+        raise ConfigError([Problem("configclass", cls, str(error))]) from error
     hint = "must be purerl.leaf(default) for a float that can be swept, or purerl.static(default)"
     plain = [field for field in dataclasses.fields(made) if "rule" not in field.metadata]
     raise_if_any([Problem(f"{cls.__name__}.{field.name}", field.default, hint) for field in plain])

@@ -39,7 +39,7 @@ def problems(cfg: Config) -> list[Problem]:
     Combinations of fields are checked only if all static fields are valid.
     """
     if "__dataclass_params__" not in vars(type(cfg)):
-        return [Problem("cfg", type(cfg).__name__, "the config class must be decorated with @purerl.configclass")]
+        return [Problem("cfg", type(cfg), "the config class must be decorated with @purerl.configclass")]
     found = field_problems(cfg)
     static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
     return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()

@@ -10,13 +10,18 @@ import numpy as np
 
 
 class Problem(NamedTuple):
-    """A problem with one field of a config: the field, its value, and a hint about what would work."""
+    """A problem with one field of a config: the field, its value, and a hint about what would work.
+
+    A class as the value is printed by its name; `...` stands for a problem that is not about one value.
+    """
 
     field: str
     value: Any
     hint: str
 
     def __str__(self) -> str:
+        if self.value is ...:
+            return f"{self.field}: {self.hint}"
         value = str(self.value) if isinstance(self.value, np.generic) else _in_a_line(self.value)
         return f"{self.field} = {value}: {self.hint}"
 
@@ -24,7 +29,7 @@ class Problem(NamedTuple):
 def _in_a_line(value: Any) -> str:
     """Format a value as one short line."""
     try:
-        text = " ".join(repr(value).split())
+        text = value.__name__ if isinstance(value, type) else " ".join(repr(value).split())
     except Exception:  # a custom repr may raise, and Python refuses to print integers with thousands of digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 120 else f"{text[:100]} ... ({type(value).__name__})"
@@ -44,8 +49,8 @@ def code_of(field: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # custom code may raise any exception
         text = " ".join(str(error).split())
-        hint = f"raised {type(error).__name__}: {text[:300]}"
-        raise ConfigError([Problem(field, what, hint)]) from error
+        hint = f"{what} raised {type(error).__name__}: {text[:300]}"
+        raise ConfigError([Problem(field, ..., hint)]) from error
 
 
 def guarded(field: str, function: Callable) -> Callable:
@@ -105,7 +110,7 @@ class CheckpointError(RuntimeError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """Error for a checkpoint that belongs to a different run; `differences` lists how the two runs differ.
+    """Error for a checkpoint that does not match the run to be resumed; `differences` lists how they differ.
 
     Example:
         >>> try:
@@ -119,7 +124,7 @@ class CheckpointMismatch(CheckpointError):
         self.differences = differences
         more = [f"and {len(differences) - 5} more"] if len(differences) > 5 else []
         shown = [*differences[:5], *more, *([hint] if hint else [])]
-        super().__init__("\n  ".join([f"the checkpoint in {directory} belongs to a different run:", *shown]))
+        super().__init__("\n  ".join([f"the checkpoint in {directory} does not match this run:", *shown]))
 
 
 class CheckpointCorrupt(CheckpointError):

@@ -76,7 +76,7 @@ def _made(env_id: str, env_kwargs: tuple, env: Any, params: Any) -> Made:
     if isinstance(env, str):
         raise ConfigError([Problem("env", env, f"must be an object; pass an environment id as PPOConfig(env={env!r})")])
     if isinstance(env, tuple):
-        raise ConfigError([Problem("env", "a tuple", "pass environment and parameters separately: env=env, env_params=params")])
+        raise ConfigError([Problem("env", tuple, "pass environment and parameters separately: env=env, env_params=params")])
     check_object(env, ("reset", "step", "action_space"), "use a gymnax 1.0 environment, or purerl.wrap_env(env)")
     return suite.made(env, params)
 

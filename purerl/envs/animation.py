@@ -28,7 +28,7 @@ def ffmpeg() -> str:
     try:
         from imageio_ffmpeg import get_ffmpeg_exe  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError([Problem("path", ".mp4", "needs ffmpeg; run pip install '.[video]', or write a .gif")]) from error
+        raise ConfigError([Problem("path", ..., "a .mp4 needs ffmpeg; run pip install '.[video]', or write a .gif")]) from error
     return get_ffmpeg_exe()
 
 

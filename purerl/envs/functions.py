@@ -22,9 +22,9 @@ def check_object(env: Any, methods: tuple[str, ...], remedy: str) -> None:
     kind = env if isinstance(env, type) else type(env)
     if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
         hint = "is a single gymnasium environment; use purerl.from_gymnasium(lambda: ...), or an id such as gymnasium/CartPole-v1"
-        raise ConfigError([Problem("env", kind.__name__, hint)])
+        raise ConfigError([Problem("env", kind, hint)])
     if isinstance(env, type):
-        raise ConfigError([Problem("env", kind.__name__, f"must be an object, not a class; write {kind.__name__}()")])
+        raise ConfigError([Problem("env", kind, f"must be an object, not a class; write {kind.__name__}()")])
     if missing := [name for name in methods if not callable(getattr(env, name, None))]:
         raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; {remedy}")])
 
@@ -72,7 +72,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         >>> train = purerl.make_train(purerl.PPOConfig(), env=env)
     """
     if isinstance(env, Environment):
-        raise ConfigError([Problem("env", "a purerl.Environment", "does not need wrap_env; pass the object as env=")])
+        raise ConfigError([Problem("env", Environment, "does not need wrap_env; pass the object as env=")])
     check_object(env, ("reset", "step"), "see help(purerl.wrap_env)")
     if not hasattr(env, "action_space"):
         raise ConfigError([Problem("env", env, "has no action_space; see help(purerl.wrap_env)")])

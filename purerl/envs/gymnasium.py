@@ -179,7 +179,7 @@ def _reward_warnings(layers: list[Any]) -> tuple[Problem, ...]:
     """Report the wrappers that change rewards."""
     hint = "changes rewards, also in reported returns; to change only the rewards for learning, use reward_shaper="
     changes = lambda layer: any(callable(getattr(type(layer), name, None)) for name in REWARDS)
-    return tuple(Problem("make", type(x).__name__, hint) for x in layers[:-1] if changes(x))
+    return tuple(Problem("make", type(x), hint) for x in layers[:-1] if changes(x))
 
 
 def _unread_masks(layers: list[Any], info: set[str]) -> tuple[str, ...]:

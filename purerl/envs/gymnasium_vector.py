@@ -230,13 +230,13 @@ class VectorEnvironments:
 def _mode(env: VectorEnv) -> AutoresetMode:
     """Return the auto-reset mode of a vector environment. Raise a ConfigError if it resets one step late and not by a mask."""
     if not isinstance(env, VectorEnv):
-        raise ConfigError([Problem("make", type(env).__name__, "must return a gymnasium.vector.VectorEnv")])
+        raise ConfigError([Problem("make", type(env), "must return a gymnasium.vector.VectorEnv")])
     mode, inner = AutoresetMode(env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP), env.unwrapped
     # Without shared memory, gymnasium's processes would reset environments a second time after a reset by a mask.
     by_mask = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) and getattr(inner, "shared_memory", True)
     if mode is AutoresetMode.NEXT_STEP and not by_mask:
         hint = "resets one step late, which purerl does not support; use AutoresetMode.SAME_STEP"
-        raise ConfigError([Problem("make", type(inner).__name__, hint)])
+        raise ConfigError([Problem("make", type(inner), hint)])
     return mode
 
 

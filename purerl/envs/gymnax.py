@@ -118,7 +118,7 @@ def default_params(env: Any) -> Any:
     """
     if getattr(type(env), "default_params", None) is GymnaxEnvironment.default_params:
         hint = "must define default_params, since gymnax's end each episode after one step; or pass env_params"
-        raise ConfigError([Problem("env", type(env).__name__, hint)])
+        raise ConfigError([Problem("env", type(env), hint)])
     with jax.ensure_compile_time_eval():
         return getattr(env, "default_params", None)
 

@@ -181,7 +181,7 @@ def not_vmapped(x: jax.Array) -> jax.Array:
 @not_vmapped.def_vmap
 def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
     hint = "external (Python) environments do not support jax.vmap; use fit(num_seeds=...), jax.lax.map or a loop"
-    raise ConfigError([Problem("env", "under jax.vmap", hint)])
+    raise ConfigError([Problem("env", ..., hint)])
 
 
 @contextlib.contextmanager

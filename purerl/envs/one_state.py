@@ -73,6 +73,6 @@ def one_state(env: Any, episode_length: int, action_repeat: int, render: Callabl
         try:
             return render(states)
         except Exception as error:  # a missing OpenGL library may raise any error
-            raise ConfigError([Problem("env", type(env).__name__, opengl_hint(error))]) from error
+            raise ConfigError([Problem("env", type(env), opengl_hint(error))]) from error
 
     return wrapped._replace(draw=drawing(images, float(env.dt) * action_repeat))

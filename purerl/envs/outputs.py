@@ -16,19 +16,21 @@ from purerl.core.types import PyTree
 def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
     """Return a method's result as a tuple. Raise a ConfigError unless the result has `count` values."""
     if not isinstance(values, tuple | list):
-        raise ConfigError([Problem("env", method, f"returns a {type(values).__name__}, but {protocol} needs {count} values")])
+        raise ConfigError(
+            [Problem(f"env.{method}", ..., f"returns a {type(values).__name__}, but {protocol} needs {count} values")]
+        )
     if len(values) != count:
         hint = f"returns {len(values)} values, but {protocol} needs {count}"
         if count == 6 and len(values) == 5 and protocol == "gymnax 1.0":
             hint += "; gymnax 0.0 does not separate termination from truncation; use an environment for gymnax >= 1.0.1"
-        raise ConfigError([Problem("env", method, hint)])
+        raise ConfigError([Problem(f"env.{method}", ..., hint)])
     return tuple(values)
 
 
 def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> TimeStep:
     """Return the step of one environment in strongly typed arrays, with a float32 reward, and numbers of `info` as float32."""
     if reward is None:
-        raise ConfigError([Problem("env", "step", "the reward must be a real scalar, not None")])
+        raise ConfigError([Problem("env.step", ..., "the reward must be a real scalar, not None")])
     env_state, obs, reward, terminated, truncated = strong((env_state, obs, reward, terminated, truncated))
     reward = reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward
     info = {name: jnp.asarray(x, jnp.float32) for name, x in info.items() if _is_numeric(x)}

@@ -46,7 +46,7 @@ def checked(env: Environment, num_envs: int) -> Environment:
     action = action_shapes(env.action_space, num_envs)
     after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
-        raise ConfigError([Problem("env", type(after).__name__, "step must return a purerl.TimeStep")])
+        raise ConfigError([Problem("env", type(after), "step must return a purerl.TimeStep")])
     raise_if_any(_problems(env, obs, after, num_envs) + step_problems(env_state, obs, after, (num_envs,)))
     step = env.step if isinstance(env.step, AutoReset) else step
     return env._replace(reset=reset, step=step, action_space=action_space)

@@ -70,7 +70,7 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
     if not overrides:
         return params
     if isinstance(params, type):
-        raise ConfigError([Problem("env_params", params.__name__, f"must be an object; write {params.__name__}()")])
+        raise ConfigError([Problem("env_params", params, f"must be an object; write {params.__name__}()")])
     names = list(getattr(params, "__dataclass_fields__", ()))
     unknown = [name for name in overrides if name not in names]
     if unknown:

@@ -84,12 +84,12 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
 
     if isinstance(make, nnx.Module) or not callable(make):
         hint = "from_nnx needs a function of nnx.Rngs that returns a new module, such as the module's class"
-        raise ConfigError([Problem("network", type(make).__name__, hint)])
+        raise ConfigError([Problem("network", type(make), hint)])
     with code_of("network", "make(nnx.Rngs(0))"):
         abstract = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
         graph, shapes, others = nnx.split(abstract, nnx.Param, ...)
     if jax.tree.leaves(others):
-        raise ConfigError([Problem("network", type(abstract).__name__, "the module may have only nnx.Param variables")])
+        raise ConfigError([Problem("network", type(abstract), "the module may have only nnx.Param variables")])
 
     def init(key, *inputs):
         return nnx.to_pure_dict(nnx.state(make(nnx.Rngs(key)), nnx.Param))
@@ -115,7 +115,7 @@ def _network(init: Callable, apply: Callable, initial_carry: Callable | None) ->
         found = apply(params, carry, obs, first)
         if not (isinstance(found, tuple) and len(found) == 2):
             hint = "a recurrent module must return a pair: (policy, value) and the carry"
-            raise ConfigError([Problem("network", type(found).__name__, hint)])
+            raise ConfigError([Problem("network", type(found), hint)])
         return _outputs(found[0]), found[1]
 
     return Network(init_recurrent, apply_recurrent, initial_carry)
@@ -161,7 +161,9 @@ def _is_array(x: Any) -> TypeGuard[jax.Array]:
 
 def describe(x: Any) -> Any:
     """Describe a result of custom code for a message: arrays by their shapes, tuples by entry, anything else by its type."""
-    return tuple(map(describe, x)) if type(x) is tuple else list(x.shape) if hasattr(x, "shape") else type(x).__name__
+    if type(x) is tuple:
+        return tuple(y.__name__ if isinstance(y, type) else y for y in map(describe, x))
+    return list(x.shape) if hasattr(x, "shape") else type(x)
 
 
 # --- torsos and recurrent modules -------------------------------------------------------------------------------------
@@ -249,7 +251,7 @@ def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
         raise ConfigError([Problem("memory", carry, hint)])
     found = _output_of("memory", memory, carry, x, jax.ShapeDtypeStruct(x.shape[:2], bool))
     if not (isinstance(found, tuple) and len(found) == 2):
-        raise ConfigError([Problem("memory", type(found).__name__, "must return a pair: the outputs and the carry")])
+        raise ConfigError([Problem("memory", type(found), "must return a pair: the outputs and the carry")])
     _check_floats("memory", found[0], x.shape[:2])
     if found[1] != carry:
         raise ConfigError([Problem("memory", found[1], f"must return a carry with the shapes and dtypes of its input, {carry}")])

@@ -150,10 +150,10 @@ def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
     _, largest = agreed(*own)
     differ = [len(sums) > 1 or -1 < x < y for (_, sums), x, y in zip(parts, own, largest, strict=True)]
     _, differ = agreed(*differ)
-    hint = "must be equal on all devices; reduce it over axis_name = "
+    hint = "differs between devices, but must be equal on all of them; reduce it over axis_name = "
     hint += f"{axis_name!r}, with jax.lax.psum or the functions of purerl.core.reductions"
     names = dict.fromkeys(name for (name, _), different in zip(parts, differ, strict=True) if different)
-    raise_if_any([Problem(name, "different arrays on different devices", hint) for name in names])
+    raise_if_any([Problem(name, ..., hint) for name in names])
 
 
 def _checksums(x: jax.Array) -> list[set[int]]:

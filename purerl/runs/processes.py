@@ -41,7 +41,7 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
     given = {"coordinator": bool(coordinator), "num_processes": num_processes > 0, "process_id": process_id >= 0}
     if any(given.values()) and not all(given.values()):
         missing = next(name for name, there in given.items() if not there)
-        raise ConfigError([Problem(missing, "not given", f"{', '.join(given)} must be given together")])
+        raise ConfigError([Problem(missing, ..., f"is missing; {', '.join(given)} must be given together")])
     add_xla_flags(IN_ONE_ORDER)
     named = {"coordinator_address": coordinator, "num_processes": num_processes, "process_id": process_id} if coordinator else {}
     try:

@@ -88,8 +88,8 @@ class Run:
             ConfigError: the batch has several configs; `select` one run first.
         """
         if len(self.batch.configs) > 1:
-            hint = "each config has its own training function; use run.select(config=0, seed=...).train"
-            raise ConfigError([Problem("config", f"{len(self.batch.configs)} configs", hint)])
+            hint = "each has its own training function; use run.select(config=0, seed=...).train"
+            raise ConfigError([Problem("run", ..., f"has {len(self.batch.configs)} configs, and {hint}")])
         return self.batch.train
 
     def select(self, run: int | str | None = None, *, config: int | None = None, seed: int | None = None) -> "Run":

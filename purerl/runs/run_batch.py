@@ -62,15 +62,15 @@ class Batch:
         devices_per_run: int = 1,
     ):
         leaves = jax.tree_util.tree_leaves_with_path(cfg.replace(env_params={}))
-        hint = "must be a number, or an array with one number for each config of a batch"
+        hint = "must be a number, or an array with one number for each config of a batch, not an array of shape"
         wrong = [(path, list(np.shape(x))) for path, x in leaves if np.ndim(x) > 1 or (np.ndim(x) and not np.size(x))]
-        raise_if_any([Problem(_name(path), f"an array of shape {shape}", hint) for path, shape in wrong])
+        raise_if_any([Problem(_name(path), ..., f"{hint} {shape}") for path, shape in wrong])
         sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
         several = bool(sizes)
         found = _wrong_seeds(0 if seed is None else seed, num_seeds) + (problems(cfg) if several else [])
         if len(sizes) > 1:
             numbers = " and ".join(map(str, sorted(sizes)))
-            found.append(Problem("cfg", f"a batch with fields of {numbers} values", "all of them must have the same number"))
+            found.append(Problem("cfg", ..., f"has fields of {numbers} values; all fields of a batch must have the same number"))
         if found:
             raise ConfigError(found)
         values = swept(cfg)

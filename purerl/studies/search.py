@@ -171,6 +171,6 @@ def _import_optuna() -> Any:
             warnings.simplefilter("ignore")  # Optuna's progress bars warn about notebooks
             import optuna
     except ImportError as error:
-        raise ConfigError([Problem("tune", "optuna", "is not installed; run pip install '.[tune]'")]) from error
+        raise ConfigError([Problem("tune", ..., "needs optuna; run pip install '.[tune]'")]) from error
     logging.getLogger("optuna").setLevel(logging.WARNING)
     return optuna

@@ -255,7 +255,7 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
         hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
     else:
         hint = f"no such field; {renamed(name) or nearest(path, [*names, *inner])}"
-    raise ConfigError([Problem(name, "", hint)])
+    raise ConfigError([Problem(name, ..., hint)])
 
 
 def _place(cfg: OnPolicyConfig, path: str) -> tuple[OnPolicyConfig | RNDConfig, str]:

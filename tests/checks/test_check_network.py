@@ -51,7 +51,7 @@ def test_optimizer_that_cannot_update_the_parameters_is_refused():
         (optax.contrib.scale_by_muon(), "raised ValueError"),
     ):
         before = compiles()
-        with pytest.raises(purerl.ConfigError, match=rf"optimizer = .*{says}"):
+        with pytest.raises(purerl.ConfigError, match=rf"optimizer.*{says}"):
             tiny(optimizer=optimizer)
         assert compiles() == before
 

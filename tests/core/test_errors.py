@@ -42,7 +42,7 @@ def test_error_in_custom_code_names_its_argument():
     def fails():
         raise KeyError("x")
 
-    with pytest.raises(ConfigError, match="env = 'fails': raised KeyError: 'x'") as error:
+    with pytest.raises(ConfigError, match="env: fails raised KeyError: 'x'") as error:
         guarded("env", fails)()
     assert isinstance(error.value.__cause__, KeyError)
     with pytest.raises(ConfigError) as same, code_of("network", "init"):

@@ -139,7 +139,7 @@ class Undeclared(gymnax.environments.environment.Environment):
 
 
 def test_environment_without_declared_parameters_is_refused():
-    with pytest.raises(purerl.ConfigError, match=r"env = 'Undeclared': must define default_params.*after one step"):
+    with pytest.raises(purerl.ConfigError, match=r"env = Undeclared: must define default_params.*after one step"):
         purerl.make_train(CFG, env=Undeclared())
     train = purerl.make_train(CFG, env=Undeclared(), env_params=Params(max_steps_in_episode=5))
     assert train.env.max_steps == 5

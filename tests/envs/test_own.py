@@ -15,9 +15,9 @@ def test_agents_of_a_game_train_as_parallel_environments():
     assert state.actor.obs.shape == (12, 2)
     evaluate = lambda count: jax.eval_shape(lambda key: train.evaluate(train.init(key), key, count), jax.random.key(0))
     assert evaluate(9).returns.shape == (9,)
-    with pytest.raises(purerl.ConfigError, match=r"env = 'reset\(keys \[8\]\)': raised TypeError"):
+    with pytest.raises(purerl.ConfigError, match=r"env: reset\(keys \[8\]\) raised TypeError"):
         evaluate(8)
-    with pytest.raises(purerl.ConfigError, match=r"env = 'reset\(keys \[4\]\)': raised TypeError"):
+    with pytest.raises(purerl.ConfigError, match=r"env: reset\(keys \[4\]\) raised TypeError"):
         purerl.make_train(cfg.replace(num_envs=4), env=games)
 
 

@@ -112,7 +112,7 @@ def test_custom_networks_keep_the_environments_unit_unless_they_opt_in():
     assert make().action_unit == "bounds"
     assert make(action_distribution="tanh").action_unit == "either"
     assert make(-1.0, 1.0, 0.8).action_unit == "either"
-    with pytest.warns(UserWarning, match=r"network = 'Box': the policy's means are in the environment's unit"):
+    with pytest.warns(UserWarning, match=r"network: the policy's means are in the environment's unit"):
         unit_of(MeanAndDeviation())
     with pytest.raises(purerl.ConfigError, match=r"unit.*'metres'.*'environment' or 'bounds'"):
         unit_of(MeanAndDeviation("metres"))

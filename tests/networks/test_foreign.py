@@ -32,7 +32,7 @@ class Half(nn.Module):
 def test_outputs_of_any_network_are_float32(dtype, step):
     said = pytest.warns(UserWarning, match=f"outputs of {dtype}.* multiples of {step}") if step else contextlib.nullcontext()
     with jax.enable_x64(dtype == "float64"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "env = observations of float64")
+        warnings.filterwarnings("ignore", "env: observations of float64")
         with said:
             train = tiny(network=purerl.from_linen(Half(dtype)))
         state = jax.eval_shape(train.init, KEY)

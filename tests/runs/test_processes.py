@@ -245,7 +245,7 @@ def test_errors_of_a_job_are_reported_by_its_processes(job, tmp_path):
     assert "set coordinator, num_processes, process_id" in lonely.said()
     half = job(1, SHORT, "--coordinator", "127.0.0.1:1")
     assert half.ends()[0] == [2]
-    assert "num_processes = 'not given': coordinator, num_processes, process_id must be given together" in half.said()
+    assert "num_processes: is missing; coordinator, num_processes, process_id must be given together" in half.said()
 
 
 @pytest.mark.long

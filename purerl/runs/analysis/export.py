@@ -112,8 +112,8 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
         import jax2onnx  # pyright: ignore[reportMissingImports]
         import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        hint = "needs jax2onnx and onnxruntime; run pip install '.[onnx]', or use the suffix .jaxexport"
-        raise ConfigError([Problem("path", ".onnx", hint)]) from error
+        hint = "a .onnx needs jax2onnx and onnxruntime; run pip install '.[onnx]', or use the suffix .jaxexport"
+        raise ConfigError([Problem("path", ..., hint)]) from error
     recurrent = bool(jax.tree.leaves(carry))
     given = {"obs": obs} | ({"first": jax.ShapeDtypeStruct((1,), bool), "carry": carry} if recurrent else {})
     tree = jax.tree.structure(given)
@@ -150,9 +150,9 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
     except Exception as error:  # the converter and the runtime raise errors of many kinds
         text = " ".join(str(error).split())[:300]
         hint = f"the policy cannot be converted, {type(error).__name__}: {text}; use the suffix .jaxexport"
-        raise ConfigError([Problem("path", ".onnx", hint)]) from error
+        raise ConfigError([Problem("path", ..., hint)]) from error
     if not largest <= 1e-4:
-        raise ConfigError([Problem("path", ".onnx", f"the converted policy differs by {largest:.2g}; use the suffix .jaxexport")])
+        raise ConfigError([Problem("path", ..., f"the converted policy differs by {largest:.2g}; use the suffix .jaxexport")])
     return data
 
 
