@@ -154,6 +154,7 @@ def test_no_gradient_reaches_the_target_network():
     assert all((g == 0).all() for g in jax.tree.leaves(gradient))
 
 
+@pytest.mark.each_landing("freeze")
 @pytest.mark.slow
 @pytest.mark.parametrize("nonfinite", ["ignore", "freeze"])
 def test_nan_update_leaves_the_target_network_until_its_next_copy(nonfinite):

@@ -167,6 +167,7 @@ def test_each_rnd_coefficient_has_an_effect():
 # --- RND with other options -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_landing("env1")
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [Rich(), boxed(Varied)()])
 def test_ratio_is_one_before_the_first_gradient_step(env):

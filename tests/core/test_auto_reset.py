@@ -36,6 +36,7 @@ def rollout_of(slow_reset, key, num_envs, num_steps=40):
     return jax.lax.scan(one, state, jax.random.split(key, num_steps))[1]
 
 
+@pytest.mark.each_landing("7")
 @pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
 def test_slow_resets_give_the_same_episodes(num_envs, monkeypatch):

@@ -52,6 +52,13 @@ def test_fixture_runs_the_variants_of_both_platforms(both):
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_landing(
+    "{}-separate",
+    "{'torso': 'cnn'}-shared",
+    "{'memory': 'gru'}-shared",
+    "{'memory': 'lstm'}-separate",
+    "{'memory': 'lru'}-separate",
+)
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["separate", "shared"])
 @pytest.mark.parametrize("changes", [{}, {"torso": "cnn"}, {"memory": "gru"}, {"memory": "lstm"}, {"memory": "lru"}], ids=str)
@@ -82,6 +89,7 @@ def test_initial_weights_agree_across_platforms_and_under_vmap(both, scheme):
     same((alone, jax.tree.map(lambda x: x[2], here)), 1e-6)
 
 
+@pytest.mark.each_landing("none-5-1", "gru-16-4")
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "count"), [(5, 1), (16, 4)])
 @pytest.mark.parametrize("memory", ["none", "gru"])
@@ -155,6 +163,7 @@ def test_packing_keeps_every_bit():
 # --- algorithms -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_landing("ppo", "gru", "ppg", "appo", "kl adaptive")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_accelerator_update_branches_only_for_scheduled_phases(name):

@@ -15,6 +15,14 @@ FEW = ("CartPole-v1",)
 SOME = list(broken.BROKEN)[::12]
 
 
+@pytest.mark.each_landing(
+    "reward of NaN",
+    "hidden Python state",
+    "time limit as terminal",
+    "final observation lost",
+    "reset that leaks state",
+    "rows with a common mean",
+)
 @pytest.mark.parametrize("name", [x if x in SOME else pytest.param(x, marks=pytest.mark.slow) for x in broken.BROKEN])
 def test_check_env_reports_exactly_the_defect(name):
     env, says = broken.BROKEN[name]
@@ -26,6 +34,7 @@ def test_check_env_reports_exactly_the_defect(name):
 WORKING = (broken.batch(), broken.batch(broken.rounded_once_more), simulator, hopper, walk)
 
 
+@pytest.mark.each_landing("env1", "env3")
 @pytest.mark.parametrize("env", [broken.Line(), *(pytest.param(env, marks=pytest.mark.slow) for env in WORKING)])
 def test_check_env_passes_working_environments(env):
     report = purerl.check_env(env, num_steps=120)

@@ -101,6 +101,7 @@ def test_levels_have_their_own_parameters():
     assert len(np.unique(params["g"])) == 3
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_runs_with_drawn_parameters_resume_to_the_same_bits(tmp_path):
     cfg = PENDULUM.replace(lr_schedule="constant")
@@ -150,7 +151,7 @@ def test_sweeps_train_with_each_bound(tmp_path):
     drawn = [np.asarray(purerl.load(tmp_path).select(run).state.actor.env_state.params["g"]) for run in range(2)]
     assert len(sweep.programs()) == 1
     assert drawn[0].max() < 12 < drawn[1].max() < 15
-    assert sweep.fit(directory=tmp_path).returns.tolist() == result.returns.tolist()
+    assert str(sweep.fit(directory=tmp_path)) == str(result)
 
 
 def test_own_environments_draw_their_parameters_themselves():
@@ -159,6 +160,7 @@ def test_own_environments_draw_their_parameters_themselves():
         purerl.make_train(PENDULUM, env=env)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("ranks")
 def test_brax_draws_its_float_parameters():

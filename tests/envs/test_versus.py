@@ -62,6 +62,7 @@ def test_agent_learns_to_beat_a_random_opponent_and_its_past():
     assert against(weak) > against(strong) + 0.2
 
 
+@pytest.mark.long
 def test_opponents_may_be_traced_and_have_a_memory():
     cfg = CFG.replace(total_timesteps=1024, memory="gru", memory_size=8)
     base = purerl.make_train(cfg, env=purerl.versus("tic_tac_toe"))
@@ -92,6 +93,7 @@ def test_pool_draws_an_opponent_for_each_game():
     np.testing.assert_allclose(match.opponent.mean(), 0.5, atol=0.1)
 
 
+@pytest.mark.long
 def test_games_that_end_before_the_agents_turn_are_drawn_again():
     """In this game of three players, one may win by the first move of another."""
     (match, _), _ = jax.jit(purerl.versus("sparrow_mahjong").reset)(jax.random.split(KEY, 512))

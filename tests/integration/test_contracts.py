@@ -92,6 +92,7 @@ def test_weakly_typed_initial_state_becomes_strongly_typed():
     assert jax.tree.map(str, jax.eval_shape(train.update, state)[0]) == jax.tree.map(str, state)
 
 
+@pytest.mark.each_landing("box")
 @pytest.mark.slow
 @kinds
 def test_infinite_limits_give_no_nan(kind):

@@ -79,6 +79,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.each_landing("a row")
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -122,6 +122,7 @@ def test_extreme_ratios_give_finite_losses_and_gradients(advantage):
 # --- hyperparameters of optimizers ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_optimizer_receives_parameters_in_their_shapes():
     decays = optax.add_decayed_weights(1.0, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))

@@ -45,6 +45,7 @@ def rolled_out(task, num_envs, num_steps, key=KEY, **options):
     return env, *run(key)
 
 
+@pytest.mark.each_landing("5", "200")
 @pytest.mark.slow
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [1, 5, 200])

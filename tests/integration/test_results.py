@@ -138,6 +138,7 @@ def test_peers_use_their_better_hyperparameters(monkeypatch):
     assert peers.chosen("purerl", "CartPole-v1", score)[0] == "tuned"
 
 
+@pytest.mark.each_landing("CartPole-v1", "Pendulum-v1")
 @pytest.mark.slow
 @pytest.mark.parametrize("env", peers.TASKS)
 def test_hyperparameters_translate_to_peer_libraries(env):

@@ -52,6 +52,7 @@ SIZES = [  # no batch size is a square number, for which the shuffle has fewer e
 ]
 
 
+@pytest.mark.each_landing("num_steps-10-420", "num_envs-4-4096")
 @pytest.mark.slow
 @pytest.mark.parametrize(("field", "small", "large"), SIZES)
 def test_program_size_is_independent_of_run_sizes(field, small, large):

@@ -23,6 +23,7 @@ def test_discarded_update_does_not_count_as_a_use_of_a_rollout():
     assert ring_drop_newest(after, clock, before).uses.tolist() == before.uses.tolist()
 
 
+@pytest.mark.each_landing("2-newest", "2-random")
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["newest", "random"])
 @pytest.mark.parametrize("max_uses", [1, 2, 4])

@@ -55,6 +55,7 @@ def test_run_does_not_load_with_other_custom_objects(tmp_path, capsys):
     assert purerl.load(tmp_path, **given).updates == 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_run_does_not_load_with_other_environment_parameters(tmp_path):
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, env=Varied(), env_params=Limit(4))

@@ -23,6 +23,7 @@ def test_seed_without_episodes_is_left_out_of_the_plot():
     assert (steps.size, shown.size) == (0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.each_landing("10")
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 10])

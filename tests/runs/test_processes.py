@@ -87,6 +87,7 @@ def params_of(path):
     return {name: x for name, x in arrays.items() if name.startswith("['state'].params")}
 
 
+@pytest.mark.long
 @pytest.mark.slow  # half a minute if other tests run at the same time
 def test_two_processes_train_one_agent(job, tmp_path):
     """Only the first process writes."""

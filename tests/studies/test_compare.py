@@ -99,6 +99,7 @@ def test_compare_aggregates_over_tasks_and_writes_every_format(two_tasks, tmp_pa
     assert (tmp_path / "out.png").stat().st_size > 10_000
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_incomparable_runs_are_refused(two_tasks, tmp_path):
     with pytest.raises(purerl.ConfigError, match=r"has no run of Catch-bsuite"):
