@@ -25,8 +25,10 @@ MINUTES = {
     "18_several_agents": 5,
     "19_level_replay": 6,
 }  # these notebooks compile many programs
-SHORTER = {  # what a test of each landing replaces in the notebooks that it does not run whole
-    "12_populations": {"= 16, 12, 20, 4": "= 4, 3, 2, 4", "trials=20": "trials=4"},
+SHORTER = {  # what a test of each landing replaces in notebooks of at least three minutes
+    "08_suites": {"500_000": "50_000", "300_000": "30_000", "200_000": "20_000"},
+    "10_tuning": {"total_timesteps=100_000": "total_timesteps=20_000", "trials=32": "trials=8", "draws=16": "draws=4"},
+    "12_populations": {"= 16, 12, 20, 4": "= 4, 4, 20, 2", "trials=20": "trials=4"},
     "14_self_play": {'= "connect_four", 8, 8, 6': '= "connect_four", 4, 2, 2'},
     "16_reference_and_symmetry": {"total_timesteps=200_000": "total_timesteps=20_480"},
     "17_randomised_parameters": {"total_timesteps=200_000": "total_timesteps=20_480"},
@@ -35,10 +37,13 @@ SHORTER = {  # what a test of each landing replaces in the notebooks that it doe
 }
 
 
-def suites_can_draw():
-    """Skip the test without the suites, or if MuJoCo finds no OpenGL."""
-    for package in SUITES.values():
+def check_packages(name):
+    """Skip the test of a notebook without the packages that it needs, or if it draws and MuJoCo finds no OpenGL."""
+    needed = {"08_suites": SUITES.values(), "14_self_play": ["pgx"], "15_onnx": ["jax2onnx", "onnxruntime", "gymnasium"]}
+    for package in needed.get(name, ()):
         pytest.importorskip(package)
+    if name != "08_suites":
+        return
     code = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 8, 8)"
     if subprocess.run([sys.executable, "-c", code], env={"MUJOCO_GL": "egl", **os.environ}, capture_output=True).returncode:
         pytest.skip("MuJoCo cannot draw here")
@@ -54,14 +59,11 @@ def as_reader(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.as_users
-@pytest.mark.each_landing(*(path.stem for path in NOTEBOOKS if MINUTES.get(path.stem, 1) < 5))
+@pytest.mark.each_landing(*(path.stem for path in NOTEBOOKS if path.stem not in SHORTER))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_within_its_time(path, tmp_path, as_reader):
     start = time.perf_counter()
-    if path.stem == "08_suites":
-        suites_can_draw()
-    for package in ("jax2onnx", "onnxruntime", "gymnasium") if path.stem == "15_onnx" else ():
-        pytest.importorskip(package)
+    check_packages(path.stem)
     # If other tests run, a notebook has only a share of the machine; other machines take up to twice as long.
     seconds = 120 * MINUTES.get(path.stem, 1) * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     executed(path, tmp_path, seconds)
@@ -73,6 +75,7 @@ def test_notebook_runs_within_its_time(path, tmp_path, as_reader):
 @pytest.mark.as_users
 @pytest.mark.parametrize("name", SHORTER)
 def test_long_notebook_runs_with_fewer_steps(name, tmp_path, as_reader):
+    check_packages(name)
     path = NOTEBOOKS[0].with_stem(name)
     source = path.read_text()
     for long, short in SHORTER[name].items():
@@ -83,8 +86,8 @@ def test_long_notebook_runs_with_fewer_steps(name, tmp_path, as_reader):
     executed(tmp_path / path.name, tmp_path, 600)
 
 
-def test_every_notebook_runs_at_each_landing():
-    assert set(SHORTER) == {name for name, minutes in MINUTES.items() if minutes >= 5}
+def test_all_notebooks_of_three_minutes_run_shorter_at_each_landing():
+    assert set(SHORTER) == {name for name, minutes in MINUTES.items() if minutes >= 3}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
