@@ -342,6 +342,7 @@ def test_gymnasium_episodes_end_at_nonfinite_values(what, mode):
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.as_users
 def test_cartpole_is_learnt_with_one_nonfinite_step_in_5000():

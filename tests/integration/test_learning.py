@@ -18,6 +18,7 @@ def scores_of(cfg):
     return scores
 
 
+@pytest.mark.each_landing("ppo", "ppg")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_default_configs_solve_cartpole(algorithm):
     scores = scores_of(ALGORITHMS[algorithm]())

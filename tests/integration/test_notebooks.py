@@ -18,7 +18,7 @@ MINUTES = {
     "08_suites": 4,
     "10_tuning": 3,
     "12_populations": 6,
-    "13_distillation": 2,
+    "13_distillation": 3,
     "14_self_play": 5,
     "16_reference_and_symmetry": 5,
     "17_randomised_parameters": 5,
@@ -29,6 +29,7 @@ SHORTER = {  # what a test of each landing replaces in notebooks of at least thr
     "08_suites": {"500_000": "50_000", "300_000": "30_000", "200_000": "20_000"},
     "10_tuning": {"total_timesteps=100_000": "total_timesteps=20_000", "trials=32": "trials=8", "draws=16": "draws=4"},
     "12_populations": {"= 16, 12, 20, 4": "= 4, 4, 20, 2", "trials=20": "trials=4"},
+    "13_distillation": {"total_timesteps=250_000": "total_timesteps=20_480", "73_728": "12_288"},
     "14_self_play": {'= "connect_four", 8, 8, 6': '= "connect_four", 4, 2, 2'},
     "16_reference_and_symmetry": {"total_timesteps=200_000": "total_timesteps=20_480"},
     "17_randomised_parameters": {"total_timesteps=200_000": "total_timesteps=20_480"},
@@ -49,19 +50,19 @@ def check_packages(name):
         pytest.skip("MuJoCo cannot draw here")
 
 
-@pytest.fixture
-def as_reader(monkeypatch):
-    """Run notebooks as a reader does."""
+@pytest.fixture(autouse=True)
+def kernel(monkeypatch):
+    """Let the kernels of notebooks find purerl, and draw into the notebooks."""
     monkeypatch.setenv("PYTHONPATH", str(NOTEBOOKS[0].parent.parent))
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
 
 
 @pytest.mark.slow
 @pytest.mark.as_users
 @pytest.mark.each_landing(*(path.stem for path in NOTEBOOKS if path.stem not in SHORTER))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_within_its_time(path, tmp_path, as_reader):
+def test_notebook_runs_within_its_time(path, tmp_path, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # as a reader runs it
     start = time.perf_counter()
     check_packages(path.stem)
     # If other tests run, a notebook has only a share of the machine; other machines take up to twice as long.
@@ -72,9 +73,8 @@ def test_notebook_runs_within_its_time(path, tmp_path, as_reader):
 
 
 @pytest.mark.slow
-@pytest.mark.as_users
 @pytest.mark.parametrize("name", SHORTER)
-def test_long_notebook_runs_with_fewer_steps(name, tmp_path, as_reader):
+def test_long_notebook_runs_with_fewer_steps(name, tmp_path):
     check_packages(name)
     path = NOTEBOOKS[0].with_stem(name)
     source = path.read_text()

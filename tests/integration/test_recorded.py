@@ -8,6 +8,7 @@ from tests.helpers.recorded import CASES, TOLERANCE, circumstances, digest, para
 EVERY_TIME = ("ppo", "ppg", "appo", "gru", "rich")  # the others are slow, and compiled as by users
 
 
+@pytest.mark.each_landing("daac", "lstm", "rnd", "box")
 @pytest.mark.parametrize(
     "name", [name if name in EVERY_TIME else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.as_users]) for name in CASES]
 )
