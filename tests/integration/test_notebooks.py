@@ -27,14 +27,14 @@ MINUTES = {
 }  # these notebooks compile many programs
 SHORTER = {  # what a test of each landing replaces in notebooks of at least three minutes
     "08_suites": {"500_000": "50_000", "300_000": "30_000", "200_000": "20_000"},
-    "10_tuning": {"total_timesteps=100_000": "total_timesteps=20_000", "trials=32": "trials=8", "draws=16": "draws=4"},
-    "12_populations": {"= 16, 12, 20, 4": "= 4, 4, 20, 2", "trials=20": "trials=4"},
-    "13_distillation": {"total_timesteps=250_000": "total_timesteps=20_480", "73_728": "12_288"},
-    "14_self_play": {'= "connect_four", 8, 8, 6': '= "connect_four", 4, 2, 2'},
-    "16_reference_and_symmetry": {"total_timesteps=200_000": "total_timesteps=20_480"},
-    "17_randomised_parameters": {"total_timesteps=200_000": "total_timesteps=20_480"},
-    "18_several_agents": {"400_000": "40_000"},
-    "19_level_replay": {"total_timesteps=500_000": "total_timesteps=30_000"},
+    "10_tuning": {"=100_000": "=20_000", "trials=32": "trials=8", "draws=16": "draws=4", "num_seeds=4": "num_seeds=2"},
+    "12_populations": {"= 16, 12, 20, 4": "= 4, 4, 20, 2", "trials=20": "trials=4", "of_episodes, 64": "of_episodes, 4"},
+    "13_distillation": {"=250_000": "=20_480", "=73_728": "=12_288", "LED = 4": "LED = 2", "key, 32": "key, 4"},
+    "14_self_play": {'= "connect_four", 8, 8, 6': '= "connect_four", 2, 2, 1', "key, 128": "key, 8"},
+    "16_reference_and_symmetry": {"=200_000": "=20_480", "key(0), 8": "key(0), 2"},
+    "17_randomised_parameters": {"=200_000": "=20_480", "= 8, 6, 14": "= 2, 6, 14", "key, 64": "key, 8"},
+    "18_several_agents": {"400_000": "20_000", "= 3, 25, 64, 8": "= 3, 25, 16, 2"},
+    "19_level_replay": {"=500_000": "=10_240", "256, 8, 0.3": "256, 2, 0.3", "key, 512": "key, 16"},
 }
 
 
