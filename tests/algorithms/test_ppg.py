@@ -260,7 +260,7 @@ def test_separate_update_counters_per_seed_are_refused():
     train = made()
     states = jax.eval_shape(jax.vmap(train.init), jax.random.split(KEY, 2))
     for run in (train.update, jax.jit(train.update), scanned(train)):
-        with pytest.raises(purerl.ConfigError, match="update counter with an axis of runs"):
+        with pytest.raises(purerl.ConfigError, match="has an update counter for each run"):
             jax.eval_shape(jax.vmap(run), states)
 
 

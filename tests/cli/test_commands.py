@@ -44,6 +44,7 @@ def test_unknown_name_in_a_config_file_is_refused_with_the_nearest_name(run, cap
     assert "cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_eval_scores_every_seed(run, capsys):
     assert main(["eval", str(run / "ours"), "--num-episodes", "7"]) == 0
     out = capsys.readouterr().out

@@ -162,6 +162,7 @@ def test_invalid_gymnasium_options_are_refused(tmp_path):
         purerl.tune(CARTPOLE, {"lr": purerl.Range(1e-4, 1e-3)}, trials=2, rungs=1)
 
 
+@pytest.mark.slow
 def test_check_env_and_plan_support_external_environments():
     report = purerl.check_env("gymnasium/CartPole-v1", num_envs=2, num_steps=60)
     assert report.problems == ()
@@ -372,7 +373,7 @@ def test_wrappers_with_running_statistics_are_refused_at_any_depth(make, vectori
 def test_wrappers_that_change_rewards_warn(vectorization):
     clip = gymnasium.wrappers.vector.ClipReward if vectorization == "vector" else gymnasium.wrappers.ClipReward
     env = purerl.from_gymnasium(around(lambda env: clip(env, 0, 1), vectorization), vectorization)
-    with pytest.warns(UserWarning, match="'ClipReward': changes rewards, also in reported returns"):
+    with pytest.warns(UserWarning, match="make = ClipReward: changes rewards, also in reported returns"):
         purerl.make_train(CFG, env=env)
 
 

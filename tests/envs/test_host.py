@@ -11,6 +11,7 @@ CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epo
 CARTPOLE = CFG.replace(env="gymnasium/CartPole-v1")
 
 
+@pytest.mark.slow
 def test_only_the_newest_state_can_be_stepped():
     train = purerl.make_train(CARTPOLE)
     init, update = jax.jit(train.init), jax.jit(train.update)

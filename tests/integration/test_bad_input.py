@@ -73,6 +73,7 @@ def test_dubious_input_warns_at_the_callers_line(row):
     assert caught[0].filename == bad_input.__file__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ACCEPTED, ids=ids(ACCEPTED))
 def test_unusual_valid_input_is_accepted(row):
     train = ACCEPTED[row]()

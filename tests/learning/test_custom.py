@@ -96,6 +96,7 @@ def reached(**objects):
     return run(KEY)
 
 
+@pytest.mark.slow
 def test_custom_environment_is_learnt():
     assert reached() > 0.99
 
@@ -104,6 +105,7 @@ def test_custom_advantage_estimator_learns():
     assert reached(advantage=clipped_gae) > 0.99
 
 
+@pytest.mark.slow
 def test_custom_policy_loss_learns():
     assert reached(policy_loss=drift_loss) > 0.99
 

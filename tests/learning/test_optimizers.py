@@ -77,6 +77,7 @@ def test_optax_schedules_are_accepted():
     np.testing.assert_allclose(got, [optax.cosine_decay_schedule(1.0, 16)(i) for i in (0, 4, 8, 12)], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_optax_transformations_are_scaled_by_the_configs_learning_rate():
     """One step of the gradient's sign moves every parameter with a gradient by the learning rate."""
     cfg = CFG.replace(total_timesteps=64, num_epochs=1, num_minibatches=1, lr=1e-3)

@@ -106,6 +106,7 @@ def test_masked_actions_are_never_sampled(policy):
     np.testing.assert_array_equal(gradient[~legal], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 8, 9, 50])
 def test_categorical_is_exact_for_few_and_many_actions(size):
     logits, other = (3 * jax.random.normal(jax.random.key(i), (40, size)) for i in range(2))

@@ -67,6 +67,7 @@ def assert_equal(found, expected, tolerance):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * float(jnp.abs(y).max()))
 
 
+@pytest.mark.slow
 def test_kernels_compute_outputs_and_gradients():
     assert_equal(*both_forms(*PLAIN, jnp.float32), tolerance=5e-6)
 

@@ -30,7 +30,7 @@ def drawn(length, dtype):
 @pytest.mark.each_landing("80-float32-by platform", "80-complex64-in blocks")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
-@pytest.mark.parametrize("length", [1, 2, BLOCK, BLOCK + 1, pytest.param(5 * BLOCK, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("length", [1, BLOCK + 1, *(pytest.param(x, marks=pytest.mark.slow) for x in (2, BLOCK, 5 * BLOCK))])
 def test_recurrence_and_its_gradient_equal_the_definition(path, dtype, length):
     args = drawn(length, dtype)
     weight = jax.random.normal(jax.random.key(0), args[0].shape, dtype)

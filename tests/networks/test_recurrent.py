@@ -209,6 +209,7 @@ def combinations(*lengths):
     return pytest.mark.parametrize(("kind", "length"), cells)
 
 
+@pytest.mark.slow
 @pytest.mark.each_landing("min_gru-1", "lstm-1")
 @combinations(0, 8, 1, 2)
 def test_ratio_is_one_across_episodes(kind, length):

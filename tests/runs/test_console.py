@@ -13,6 +13,7 @@ from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG
 
 
+@pytest.mark.slow
 def test_live_line_is_redrawn_in_a_terminal():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(LiveLine(console),))

@@ -436,7 +436,7 @@ def test_unequal_replicas_are_named():
     equal = {"params": copies(*[jnp.ones(3)] * 2), "key": copies(*[KEY] * 2), "env": spread}
     check_replicas(equal)
     apart = {"nan": copies(*[jnp.full(2, jnp.nan)] * 2), "counts": copies(jnp.zeros(5), jnp.zeros(5).at[3].set(1))}
-    with pytest.raises(ConfigError, match=r"1 problem:\n  state\['counts'\] .*axis_name = 'data'"):
+    with pytest.raises(ConfigError, match=r"1 problem:\n  state\['counts'\]: .*axis_name = 'data'"):
         check_replicas(equal | apart)
     with pytest.raises(ConfigError, match=r"state\['key'\]"):
         check_replicas({"key": copies(KEY, jax.random.key(1))})

@@ -107,6 +107,7 @@ def test_over_devices_accepts_sweeps(exact):
         close(at(got, i), one(at(sweep, i), keys(1)[0]))
 
 
+@pytest.mark.slow
 def test_use_cores_sets_the_number_of_devices_once(fresh_python):
     code = "import purerl, jax; purerl.use_cores(3); purerl.use_cores(2); print(len(jax.local_devices()))"
     assert fresh_python(code) == "3\n"

@@ -309,6 +309,7 @@ def test_invalid_directories_are_refused(directory, says):
         fitted(directory=directory)
 
 
+@pytest.mark.slow
 def test_relative_directories_are_resolved_at_the_start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -53,6 +53,7 @@ def test_metrics_rows_are_independent_of_chunk_length(whole):
     np.testing.assert_allclose(by_one["reward_max"].value, [rewards[i : i + 4].max() for i in (0, 4, 8)], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_seeds_of_one_fit_equal_single_fits():
     alone = fitted(seed=6)
     result = fitted(num_seeds=3, seed=5)

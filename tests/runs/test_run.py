@@ -110,6 +110,7 @@ def test_commands_accept_one_run_of_a_batch(batch, tmp_path, capsys, monkeypatch
     np.testing.assert_allclose(action, one.train.policy(one.state)((), obs, first, KEY, deterministic=True)[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_exported_policy_runs_with_only_the_documented_packages(batch, tmp_path, fresh_python):
     assert cli.main(["export", str(batch[0]), "--run", "0", "--out", str(tmp_path / "policy")]) == 0
     code = f"""

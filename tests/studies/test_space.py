@@ -48,7 +48,7 @@ def test_command_line_values_are_parsed():
 
 
 WRONG = {
-    "no such field": ({"lrr": [1.0]}, {}, "lrr = '': no such field; did you mean 'lr'"),
+    "no such field": ({"lrr": [1.0]}, {}, "lrr: no such field; did you mean 'lr'"),
     "another system's": ({"learning_rate": [1.0]}, {}, "`lr`"),
     "no values": ({"lr": []}, {}, "must be a list of values"),
     "one value": ({"lr": 1e-3}, {}, "must be a list of values"),
