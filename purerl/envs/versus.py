@@ -131,7 +131,7 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
         if game.num_players > 2 and jax.tree.leaves(carry):
             hint = f"has a memory, but plays several of {game.num_players} players at once; use a policy without a memory"
             raise ConfigError([Problem("opponent", player, hint)])
-        with code_of("opponent", "(carry, obs, first, key), which must not need memory_inputs or frame_stack"):
+        with code_of("opponent", "opponent(carry, obs, first, key), which must not need memory_inputs or frame_stack,"):
             jax.eval_shape(player, carry, obs, jax.ShapeDtypeStruct((1,), bool), jax.random.key(0))
     made = wrap_env(_Versus(game, opponents or (_RandomPlayer(),)))
     return made._replace(name=f"versus/{game.id}: {', '.join(map(_text, opponents)) or 'random moves'}")

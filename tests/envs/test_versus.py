@@ -120,7 +120,7 @@ def test_another_opponent_is_another_task(tmp_path):
         ((object(),), "must be a game of Pgx with several players"),
         (("tic_tac_toe", "random"), "opponent = 'random': must be a Policy"),
         (("sparrow_mahjong", Fixed(False, jnp.zeros((1, 2)))), "has a memory, but plays several of 3 players at once"),
-        (("tic_tac_toe", Fixed(None)), "opponent = .*must not need memory_inputs"),
+        (("tic_tac_toe", Fixed(None)), "opponent: .*must not need memory_inputs"),
     ],
 )
 def test_wrong_games_and_opponents_are_refused(given, message):
