@@ -105,6 +105,10 @@ def test_every_module_has_a_test_file_of_its_name():
     assert {name for name, path in beside.items() if not path.exists()} == set(WITHOUT_TESTS)
 
 
+def test_modules_are_short():
+    assert max(len(path.read_text().splitlines()) for path in MODULES.values()) <= 350
+
+
 def test_test_files_do_not_import_each_other():
     for path in TESTS.rglob("*.py"):
         found = re.findall(r"^ *(?:from|import) (tests\.[\w.]*test_\w+)", path.read_text(), re.MULTILINE)

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -18,19 +17,17 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import Rule, one_of
 from purerl.config.value_checks import not_scalar, problems
-from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.devices import available_bytes
-from purerl.runs.directory import Lock, run_directory
-from purerl.runs.fit import FitResult, check_arguments, evaluation_of, fit
-from purerl.runs.options import OBJECTS, SEED, int_from, optional, wrong_values
+from purerl.runs.directory import run_directory
+from purerl.runs.fit import FitResult, check_arguments, fit
+from purerl.runs.options import SEED, int_from, optional, wrong_values
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
-from purerl.runs.storage.checkpoint import saved_updates
 from purerl.runs.storage.files import atomic_write, write_errors
-from purerl.runs.trainer import Trainer
 from purerl.studies import space
-from purerl.studies.reading import PLAN, Summary, final_returns, has_begun, read_plan, refuse_another, summary_of
+from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, runs_of, saved_at_once
+from purerl.studies.reading import PLAN, Summary, final_returns, has_begun, summary_of
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 RULES = {("draws",): int_from(0), ("method",): one_of("sobol", "random"), ("seed",): SEED}
@@ -38,22 +35,6 @@ FIT_RULES = {
     ("at_once",): optional(int_from(1)),
     ("recorders",): optional(Rule("must be a function from a program's (directory, configs) to recorders", callable)),
 }
-MEMORY_FRACTION = 0.8
-MAX_BYTES_RATIO = 200  # an update needs less memory than this multiple of its state and rollout
-
-
-class Program(NamedTuple):
-    """Configs that are trained side by side.
-
-    Attributes:
-        cfg: a batch of configs, with leaves `[configs]` for the swept floats; a single config if no float is swept.
-        places: index of each config in the sweep.
-        name: name of the program's directory inside the sweep's directory, if the sweep has several programs.
-    """
-
-    cfg: OnPolicyConfig
-    places: tuple[int, ...]
-    name: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +89,7 @@ class Sweep:
         batch = lambda places: space.stack_configs(self.cfg, [self.points[i] for i in places], paths)
         groups = space.group_points(self.cfg, self.points)
         parts = [(static, tuple(every[i : i + size])) for static, every in groups for i in range(0, len(every), size)]
-        return tuple(Program(batch(places), places, _name(n, static)) for n, (static, places) in enumerate(parts))
+        return tuple(Program(batch(places), places, name_of(n, static)) for n, (static, places) in enumerate(parts))
 
     def fit(
         self,
@@ -147,7 +128,7 @@ class Sweep:
             raise_if_any(problems(program.cfg))
         home = None if directory is None else run_directory(directory)
         with compile_cache(), contextlib.ExitStack() as planning:
-            by_first(lambda: _lock_plan(home, planning))
+            by_first(lambda: lock_plan(home, planning))
             programs = self._planned(home, at_once, seed, num_seeds, options)
         if options.get("resume") == "must" and home is not None and has_begun(home):
             options["resume"] = "auto"  # later programs may have no checkpoint yet
@@ -177,10 +158,11 @@ class Sweep:
             "seed": seed,
             "num_seeds": num_seeds,
         }
-        saved = None if home is None else by_first(lambda: _saved_at_once(home, plan))
+        saved = None if home is None else by_first(lambda: saved_at_once(home, plan))
         alone = process_count() == 1
-        runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
-        fit_at_once = lambda: min(map(self._that_fit, runs), default=len(self.points))
+        runs = [runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
+        most = len(self.points)
+        fit_at_once = lambda: min((count_fitting(x, most) for x in runs), default=most)
         (at_once,), _ = agreed(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
         if home is not None:
@@ -188,38 +170,6 @@ class Sweep:
             with write_errors(home / PLAN):
                 by_first(lambda: saved or atomic_write(home / PLAN, json.dumps(plan, indent=1).encode()))
         return programs
-
-    def _that_fit(self, runs: Trainer) -> int:
-        """Return the number of configs that fit into memory at once; if it could be less than all, the compiler estimates it."""
-        available, plan = MEMORY_FRACTION * available_bytes(), runs.here.plan
-        if runs.share * MAX_BYTES_RATIO * (plan.state_bytes + plan.rollout_bytes) < available:
-            return len(self.points)
-        runs.compile(runs.template())
-        needed = runs.needed_bytes()
-        return len(self.points) if needed <= available else max(1, int(len(runs.configs) * available / needed))
-
-
-def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]) -> Trainer:
-    """Return the runs of a program. Nothing is compiled.
-
-    Raises:
-        ConfigError: as in `make_train`, or the runs cannot be evaluated.
-    """
-    objects = {name: x for name, x in options.items() if name in OBJECTS}
-    runs = Trainer(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
-    evaluation_of(runs, options)
-    return runs
-
-
-def _lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None:
-    """Lock the plan of a sweep if its directory has one, and the directories of its programs.
-
-    Raises:
-        DirectoryLocked: another process holds one of the locks.
-    """
-    if home is not None and (home / PLAN).exists():
-        for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
-            planning.callback(Lock(folder).release)
 
 
 class SweepResult(NamedTuple):
@@ -333,23 +283,3 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
         points = space.draw_points(cfg, values, draws, method, seed) if draws else space.all_points(values)
     unique = {space.in_words(point, space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))
-
-
-def _name(number: int, static: dict[str, Any]) -> str:
-    words = ",".join(f"{path}={space.value_in_words(x)}" for path, x in static.items())
-    return re.sub(r"[^\w.=,+-]+", "_", f"{number}-{words}" if words else str(number))[:80]
-
-
-def _saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
-    """Return `at_once` of the sweep that was begun in a directory; None if no sweep was begun there.
-
-    Raises:
-        CheckpointMismatch: the directory has a run, or a sweep that differs from `wanted`.
-    """
-    saved = read_plan(home / PLAN)
-    if saved is None and saved_updates(home / "checkpoints"):
-        raise CheckpointMismatch(home, ["the directory contains a run, not a sweep"])
-    if saved is None or not has_begun(home):  # killed before its first checkpoint
-        return None
-    refuse_another(home / PLAN, saved, wanted)
-    return saved["at_once"]

@@ -11,7 +11,6 @@ import pytest
 
 import purerl
 from purerl import cli
-from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies import sweep as sweeps
 from purerl.studies.reading import listed
@@ -133,20 +132,6 @@ def test_interrupted_sweep_resumes_bit_for_bit(trained, tmp_path):
     (tmp_path / "s" / "sweep.json").write_text("{")
     with pytest.raises(purerl.CheckpointCorrupt, match="is damaged"):
         made.fit(3, tmp_path / "s", **options)
-
-
-@pytest.mark.long
-def test_sweep_too_large_for_memory_is_trained_in_batches(tmp_path, monkeypatch):
-    made = purerl.sweep(SHORT, {"lr": [1e-3, 2e-3, 3e-3, 4e-3]})
-    runs = Trainer(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
-    runs.compile(runs.template())
-    monkeypatch.setattr(sweeps, "available_bytes", lambda: 0.6 * runs.needed_bytes() / sweeps.MEMORY_FRACTION)
-    result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
-    assert [program.places for program in result.programs] == [(0, 1), (2, 3)]
-    monkeypatch.undo()
-    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # the sweep keeps the batches of its first call
-    assert [program.places for program in again.programs] == [(0, 1), (2, 3)]
-    np.testing.assert_array_equal(again.returns, result.returns)
 
 
 @pytest.mark.long

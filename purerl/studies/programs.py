@@ -1,0 +1,93 @@
+"""Programs of a sweep: batches of configs that are trained side by side, and their plan in the sweep's directory."""
+
+import contextlib
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from purerl.config.base import OnPolicyConfig
+from purerl.core.errors import CheckpointMismatch
+from purerl.runs.devices import available_bytes
+from purerl.runs.directory import Lock
+from purerl.runs.fit import evaluation_of
+from purerl.runs.options import OBJECTS
+from purerl.runs.storage.checkpoint import saved_updates
+from purerl.runs.trainer import Trainer
+from purerl.studies import space
+from purerl.studies.reading import PLAN, has_begun, read_plan, refuse_another
+
+MEMORY_FRACTION = 0.8
+MAX_BYTES_RATIO = 200  # an update needs less memory than this multiple of its state and rollout
+
+
+class Program(NamedTuple):
+    """Configs that are trained side by side.
+
+    Attributes:
+        cfg: a batch of configs, with leaves `[configs]` for the swept floats; a single config if no float is swept.
+        places: index of each config in the sweep.
+        name: name of the program's directory inside the sweep's directory, if the sweep has several programs.
+    """
+
+    cfg: OnPolicyConfig
+    places: tuple[int, ...]
+    name: str
+
+
+def name_of(number: int, static: dict[str, Any]) -> str:
+    """Return the name of a program's directory: its number, and its static values."""
+    words = ",".join(f"{path}={space.value_in_words(x)}" for path, x in static.items())
+    return re.sub(r"[^\w.=,+-]+", "_", f"{number}-{words}" if words else str(number))[:80]
+
+
+def runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]) -> Trainer:
+    """Return the runs of a program. Nothing is compiled.
+
+    Raises:
+        ConfigError: as in `make_train`, or the runs cannot be evaluated.
+    """
+    objects = {name: x for name, x in options.items() if name in OBJECTS}
+    runs = Trainer(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
+    evaluation_of(runs, options)
+    return runs
+
+
+def count_fitting(runs: Trainer, most: int) -> int:
+    """Return the number of configs that fit into memory at once; `most` if all configs of a program fit.
+
+    Args:
+        runs: the runs of the program. They are compiled, for an estimate of their memory, unless they surely fit.
+        most: the number of configs of the whole sweep, so that the smallest program does not limit the others.
+    """
+    available, plan = MEMORY_FRACTION * available_bytes(), runs.here.plan
+    if runs.share * MAX_BYTES_RATIO * (plan.state_bytes + plan.rollout_bytes) < available:
+        return most
+    runs.compile(runs.template())
+    needed = runs.needed_bytes()
+    return most if needed <= available else max(1, int(len(runs.configs) * available / needed))
+
+
+def lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None:
+    """Lock the plan of a sweep if its directory has one, and the directories of its programs.
+
+    Raises:
+        DirectoryLocked: another process holds one of the locks.
+    """
+    if home is not None and (home / PLAN).exists():
+        for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
+            planning.callback(Lock(folder).release)
+
+
+def saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
+    """Return `at_once` of the sweep that was begun in a directory; None if no sweep was begun there.
+
+    Raises:
+        CheckpointMismatch: the directory has a run, or a sweep that differs from `wanted`.
+    """
+    saved = read_plan(home / PLAN)
+    if saved is None and saved_updates(home / "checkpoints"):
+        raise CheckpointMismatch(home, ["the directory contains a run, not a sweep"])
+    if saved is None or not has_begun(home):  # killed before its first checkpoint
+        return None
+    refuse_another(home / PLAN, saved, wanted)
+    return saved["at_once"]
