@@ -208,7 +208,7 @@ def draw_points(cfg: OnPolicyConfig, values: dict[str, Values], draws: int, meth
 
 def is_int_field(cfg: OnPolicyConfig, path: str) -> bool:
     """Return True if the values of the field are ints."""
-    return not path.startswith(FLOATS) and kind_of(_field(cfg, path)) is int
+    return path.partition(".")[0] not in FLOATS and kind_of(_field(cfg, path)) is int
 
 
 def in_words(point: dict[str, Any], digits: int = 6) -> str:
@@ -271,7 +271,7 @@ def _field(cfg: OnPolicyConfig, path: str) -> dataclasses.Field:
 
 def _is_number(cfg: OnPolicyConfig, path: str) -> bool:
     field = _field(cfg, path)
-    return path.startswith(FLOATS) or is_float_leaf(field) or kind_of(field) is int
+    return path.partition(".")[0] in FLOATS or is_float_leaf(field) or kind_of(field) is int
 
 
 def _range_hint(cfg: OnPolicyConfig, path: str, x: Range) -> str:
