@@ -46,12 +46,12 @@ def test_optimizer_that_cannot_update_the_parameters_is_refused():
     flat = optax.GradientTransformation(lambda params: (), lambda g, s, p=None: (jax.tree.map(jnp.sum, g), s))
     tiny()  # imports the suite
     for optimizer, says in (
-        (broken, "only matrices of tungsten"),
-        (flat, "must have the shapes"),
-        (optax.contrib.scale_by_muon(), "raised ValueError"),
+        (broken, "optimizer: .*only matrices of tungsten"),
+        (flat, "optimizer = .*must have the shapes"),
+        (optax.contrib.scale_by_muon(), "optimizer: .*raised ValueError"),
     ):
         before = compiles()
-        with pytest.raises(purerl.ConfigError, match=rf"optimizer.*{says}"):
+        with pytest.raises(purerl.ConfigError, match=says):
             tiny(optimizer=optimizer)
         assert compiles() == before
 

@@ -27,7 +27,7 @@ def drawn(length, dtype):
     return jnp.where(jnp.abs(keep) < 0.1, 0, keep), added, jax.random.normal(keys[2], keep.shape[1:], dtype)
 
 
-@pytest.mark.each_landing("80-float32-by platform", "80-complex64-in blocks")
+@pytest.mark.each_landing("2-complex64-in blocks", "16-float32-in blocks", "80-float32-by platform", "80-complex64-in blocks")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
 @pytest.mark.parametrize("length", [1, BLOCK + 1, *(pytest.param(x, marks=pytest.mark.slow) for x in (2, BLOCK, 5 * BLOCK))])
