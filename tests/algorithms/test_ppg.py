@@ -85,6 +85,7 @@ def test_aux_phase_with_accumulation_equals_larger_minibatches():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), same, other)
 
 
+@pytest.mark.slow
 def test_aux_phase_runs_every_n_pi_updates_and_lowers_the_value_error():
     train = made()
     metrics = trained().metrics

@@ -23,6 +23,7 @@ def test_unknown_preset_is_refused_with_the_nearest_name():
         purerl.preset("Breakout")
 
 
+@pytest.mark.slow
 def test_presets_of_dm_control_translate_the_published_settings():
     params = pytest.importorskip("mujoco_playground.config.dm_control_suite_params")
     suite = pytest.importorskip("mujoco_playground").dm_control_suite

@@ -49,6 +49,7 @@ def test_check_env_passes_gymnax_environments(name):
         assert not purerl.check_env(name).problems
 
 
+@pytest.mark.slow
 def test_check_env_reports_objects_that_are_no_environment():
     assert "has no method" in str(purerl.check_env(5))
     assert "did you mean" in str(purerl.check_env("CartPol-v1"))

@@ -63,6 +63,7 @@ def test_step_returns_the_observation_before_the_reset():
     np.testing.assert_array_equal(np.asarray(steps.obs[:, 0]).argmax(-1), [1, 2, 3, 0, 1, 2, 3, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "DeepSea-bsuite", "Acrobot-v1"])
 def test_transitions_equal_those_of_gymnax(env_id):
     """Flags, rewards and successors equal those of gymnax's own step; start states after a reset may differ."""

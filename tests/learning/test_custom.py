@@ -101,6 +101,7 @@ def test_custom_environment_is_learnt():
     assert reached() > 0.99
 
 
+@pytest.mark.slow
 def test_custom_advantage_estimator_learns():
     assert reached(advantage=clipped_gae) > 0.99
 

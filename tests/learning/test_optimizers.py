@@ -97,6 +97,7 @@ def test_parameter_groups_may_have_their_own_transformations():
     assert digest(start["value"]) != digest(end["value"])
 
 
+@pytest.mark.slow
 def test_critic_lr_scale_sets_the_value_networks_learning_rate():
     both = jax.jit(lambda cfg, key: (tiny(cfg).init(key).params, tiny(cfg)(key).state.params))
     start, end = both(CFG.replace(critic_lr_scale=0.0), KEY)

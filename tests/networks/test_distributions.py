@@ -72,6 +72,7 @@ def choices(seed=0):
     return [Categorical(draw(4)), MultiCategorical(draw(5), (2, 3)), Bernoulli(draw(3))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("i", range(3))
 def test_discrete_distributions_match_enumeration(i):
     policy, other = choices(0)[i], choices(1)[i]

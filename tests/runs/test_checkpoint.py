@@ -142,6 +142,7 @@ def test_foreign_files_and_modification_times_are_ignored(run, tmp_path):
     assert not pathlib.Path("evil").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_record_with_oversized_shapes_is_refused(run, tmp_path):
     copy = tmp_path / "copy"
@@ -174,6 +175,7 @@ def test_record_with_a_wrong_checksum_is_refused(run, tmp_path):
         purerl.load(copy, updates=6, env=Varied())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*float64")
 def test_resuming_with_64_bits_enabled_is_a_mismatch(run):
     with jax.enable_x64(True), pytest.raises(purerl.CheckpointMismatch, match="x64: False in the checkpoint, True here"):
