@@ -471,5 +471,5 @@ def test_state_not_reduced_over_devices_is_not_saved(tmp_path):
 def test_unequal_replicas_are_not_saved(tmp_path):
     spread = purerl.data_parallel(purerl.make_train(PPO, env=Varied()), mesh(name="here"), "here")
     state = jax.jit(spread.init)(KEY)
-    with pytest.raises(ConfigError, match=r"state\.extra\['counts'\] .*axis_name = 'here'"):
+    with pytest.raises(ConfigError, match=r"state\.extra\['counts'\]: .*axis_name = 'here'"):
         purerl.save(tmp_path, spread, state.replace(extra={"counts": copies(jnp.zeros(2), jnp.ones(2))}))
