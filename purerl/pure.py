@@ -41,7 +41,7 @@ class Train:
         network: policy and value function.
         init: `(key) -> TrainState`, everything that persists between updates.
         update: `(TrainState) -> (TrainState, metrics)`, one iteration: collect a rollout and learn from it.
-        given: the custom objects passed to `make_train`, by name of the argument.
+        given: a dict from argument name to custom object, as passed to `make_train`; `measure` is absent.
         axis: the mesh axis over which the environments are sharded, or None.
         seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The update counter `clock` has no seed axis, so
           that `lax.cond` can still skip a phase that runs only in some updates.
@@ -71,7 +71,7 @@ class Train:
         self.cfg, self.given, self.axis = cfg, given, axis
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
-        # Each function is traced once: shape queries and all programs that contain the function share the trace.
+        # Each function is traced once: shape queries and all compiled programs that contain the function share the trace.
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
         init = lambda key: strong(algorithm.init(key))  # initial states of custom parts may be weakly typed, updated states not
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
@@ -100,7 +100,7 @@ class Train:
         return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
 
     def restart(self, state: TrainState) -> TrainState:
-        """Recompute derived parts of a state whose parameters and statistics were replaced by those of another run."""
+        """Recompute the parts of a state that derive from its parameters and statistics, after a warm start replaced these."""
         return self._algorithm.restart(state)
 
     def policy(self, state: TrainState) -> Policy:
@@ -110,7 +110,7 @@ class Train:
             ConfigError: the state has an axis of runs.
         """
         if state.key.ndim:
-            hint = "select a single run (Run.select), or use jax.vmap with in_axes=(train.seed_axes, 0)"
+            hint = "select a single run (Run.select), or use jax.vmap(train.evaluate, in_axes=(train.seed_axes, 0))"
             raise ConfigError([Problem("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")])
         network = with_statistics(self.cfg, self.network, state)
         return Policy(network._replace(apply=self._traced(network.apply)), state.params, self.env.action_space)
@@ -131,15 +131,15 @@ class Train:
         On an axis of devices, each device plays and returns an equal share of the episodes.
 
         Args:
-            state: the state of a single run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
+            state: the state of a single run. For several runs, use `jax.vmap` with `in_axes=(train.seed_axes, 0)`.
             key: random key of the episodes; do not use it again.
             num_episodes: number of episodes, played in parallel; at least 1.
             deterministic: take the mode of the policy instead of a random action.
             max_steps: fixed number of steps in each environment; the environment's time limit if None.
-            env_params: overrides of the environment's parameters, on top of the config's.
+            env_params: overrides of the environment's parameters, applied after the config's `env_params`.
             training_levels: with `num_levels`, begin episodes in the training levels instead of other levels.
-            env: another environment to play in, as in `make_train`, such as a game against another opponent. Its observations and
-              actions must be those of the training environment.
+            env: another environment to play in, of any type that `make_train` accepts, such as a game against another opponent.
+              Its spaces must be those of the training environment. The config's `env_params` and `randomize` do not apply to it.
 
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None, or an argument is invalid.
@@ -166,29 +166,29 @@ class Train:
         return self._traced(run)(self.policy(state), typed_key(key))
 
     def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0, env: Any = None) -> Environment:
-        """Return fresh environments with `num_levels` levels (0: no restriction); `env_params` overrides single parameters.
+        """Return fresh training environments, or those of `env`, with overrides `env_params` and `num_levels` levels (0: any).
 
         Raises:
-            ConfigError: the spaces of `env`, another environment to make, differ from those of the training environment.
+            ConfigError: the spaces of `env` differ from those of the training environment.
         """
         made = self._remake_env(env_params or {}, num_levels, env)
         if env is None:
             return made
         texts = lambda env: {"observations": str(env.observation_space), "actions": str(env.action_space)}
         here, there = texts(made), texts(self.env)
-        hint = "has other {} than the training environment: {}, there {}"
+        hint = "has other {} than the training environment: {}, not {}"
         name = made.name or type(env).__name__
         raise_if_any([Problem("env", name, hint.format(x, here[x], there[x])) for x in here if here[x] != there[x]])
         return made
 
     @functools.cached_property
     def _evaluated(self) -> Environment:
-        """Return the evaluation environments: those of training, or, if those are external, a separate set that is made once."""
+        """Return the evaluation environments: the training environments, or a separate set if these are external (Python)."""
         return self.environments_apart() if self.env.host else self.env
 
     @functools.cached_property
     def action_unit(self) -> str:
-        """Return the unit of actions in rollouts and losses: `bounds`, `environment` or `either` (see `purerl.distributions`)."""
+        """Return the unit of actions in rollouts and losses: `environment`, `bounds` (-1 to 1), or `either` if both are equal."""
         state = shapes_on(self.axis, self.init, jax.random.key(0))
         of_actor = lambda params, actor: one_step(self.network, params, actor.carry, actor.obs, actor.first)[0].policy
         return action_unit(shapes_on(self.axis, of_actor, state.params, state.actor), self.env.action_space)
@@ -199,7 +199,7 @@ class Train:
 
         Example:
             >>> plan = purerl.make_train(purerl.PPOConfig()).plan
-            >>> plan.state_bytes + plan.rollout_bytes < plan.update_bytes  # the last is the compiler's count
+            >>> plan.state_bytes + plan.rollout_bytes < plan.update_bytes  # `update_bytes` is reported by the compiler
             True
         """
         cfg = self.cfg
@@ -231,13 +231,13 @@ class Train:
 
     def _compile_update(self) -> Any:
         if self.axis:
-            hint = "use purerl.data_parallel(train, mesh).plan.update_bytes, with a train that has no axis_name"
+            hint = "one share is not compiled alone; without axis_name, use purerl.data_parallel(train, mesh).plan.update_bytes"
             raise ConfigError([Problem("axis_name", self.axis.name, hint)])
         return jax.jit(self.update, donate_argnums=0).lower(jax.eval_shape(self.init, jax.random.key(0))).compile()
 
 
 def _with_one_clock(update: Callable) -> Callable:
-    """Return an update that rejects a batched update counter, with which a scheduled phase would be computed in every update."""
+    """Return an update that refuses a batched update counter, for which `lax.cond` would run all phases in every update."""
 
     @jax.custom_batching.custom_vmap
     def one(clock: Clock) -> Clock:
@@ -247,7 +247,7 @@ def _with_one_clock(update: Callable) -> Callable:
     def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
         """Raise an error. JAX calls this function only under a `vmap` with a batched counter, also through `jit` and loops."""
         hint = "use jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
-        raise ConfigError([Problem("state", ..., f"has an update counter for each run, but runs share one counter; {hint}")])
+        raise ConfigError([Problem("state", ..., f"has an update counter for each run, but runs must share one counter; {hint}")])
 
     @functools.wraps(update)
     def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:

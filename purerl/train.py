@@ -37,7 +37,7 @@ from purerl.networks.actor_critic import actor_critic
 from purerl.networks.foreign import with_safe_outputs
 from purerl.pure import Train, checked_axis
 
-MAKERS = {"ppo": ppo, "ppg": ppg, "daac": daac, "appo": appo}  # to add an algorithm: CONTRIBUTING.md
+MAKERS = {"ppo": ppo, "ppg": ppg, "daac": daac, "appo": appo}  # to add an algorithm: .github/CONTRIBUTING.md
 
 
 def make_train(
@@ -68,8 +68,8 @@ def make_train(
 
     Args:
         cfg: the config.
-        env: custom environment, in place of the config's: a `purerl.Environment` (`purerl.wrap_env` makes one from a single
-          environment), or an object with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, `action_space`, ...).
+        env: custom environment, in place of the config's `env`: a `purerl.Environment` (`purerl.wrap_env` makes one from a
+          single environment), or an object with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, ...).
         env_params: parameters of `env`; its `default_params` if None. The config's `env_params` override individual parameters.
         network: custom `purerl.Network` in place of the built-in policy and value networks; `purerl.from_linen` and
           `purerl.from_nnx` make one from a module.
@@ -80,7 +80,7 @@ def make_train(
           config's `compute_dtype` (flax layers compute in this dtype if given `dtype=x.dtype`). If an observation has an image
           among several entries, `x` is a dict of the entries. A dict of torsos, such as `torso={"image": MyCNN()}`, replaces the
           encoders of these entries only.
-        memory: custom recurrent layer in place of the config's: a flax linen module with a method
+        memory: custom recurrent layer in place of the config's `memory`: a flax linen module with a method
           `initial_carry(num_envs) -> carry`, called as `memory(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
           Where `first` marks an episode start, the module must reset its carry before it reads `x`.
         algorithm: `(cfg, env, network, parts) -> Algorithm`, in place of the algorithm of the config's class: for example, a
@@ -90,28 +90,29 @@ def make_train(
           have a parameter `log_ratio`: the log-ratio of the target policy to the behaviour policy, `[T, B]`.
         policy_loss: `(outputs: Outputs, old: Sample, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate,
           which is `purerl.losses.clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)`.
-          `advantage` is standardised according to `advantage_norm`. `old.policy` is the behaviour distribution, stored only if
-          the loss reads it; with `warmup_steps`, only its `log_prob` and `kl` are available.
+          `advantage` is standardised according to `advantage_norm`. `old.policy` is the behaviour policy (with V-trace, the
+          target policy), stored only if the loss reads it; with `warmup_steps`, only its `log_prob` and `kl` are available.
         extra_loss: `(params, outputs: Outputs, batch: Sample [L, N], cfg) -> (scalar, metrics)`, added to the loss of the
           policy's phase. `params` has all parameter groups, but only the groups of this phase are trained. The metrics, a dict of
           scalars, are recorded as `extra_loss/name`.
         optimizer: an optax transformation without a learning rate, such as `optax.scale_by_lion()`, in place of the config's
-          `optimizer`. The config's learning rate scales the optimizer's steps. The optimizer sees a dict from group names to the
-          parameters of each group, in their own shapes, so that `optax.multi_transform` can treat groups differently.
-        lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
+          `optimizer`. The config's learning rate scales the optimizer's steps. The optimizer receives a dict from group names to
+          the parameters of each group, in their own shapes, so that `optax.multi_transform` can treat groups differently.
+        lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's, except in
+          the auxiliary phase of PPG.
         reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, the rewards to learn from. `step` is the number of
-          environment steps before each row, as float32. Metrics report the environment's own returns.
+          environment steps of the run before each time step, as float32. Metrics report the environment's own returns.
         intrinsic: two functions for a second reward stream, in place of random network distillation:
           `init(key, obs [B, ...]) -> state` and
           `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`. The coefficients and the discount are
-          those of the config's `rnd`.
+          those of the config's `rnd`, or the defaults of `RNDConfig` if `rnd` is None.
         measure: `(state) -> {name: scalar}`, additional metrics of the state after each update. The function may have the
           parameters `batch`, the batch as `Sequences` of `Sample [L, N]`, and `metrics`, a dict of scalars.
         axis_name, axis_size: a mesh axis and its number of devices, over which the environments of one agent are sharded. The
           returned functions then compute one device's share, for a `jax.shard_map` with `check_vma=False`, or a `jax.vmap` with
-          this `axis_name`; `purerl.data_parallel` writes the `shard_map`. The config's numbers of environments and steps are
-          totals over all devices. Parameters and statistics are equal on all devices. Custom functions see one device's share. To
-          reduce over the environments of all devices, use `purerl.core.reductions`; a loss needs no such reduction.
+          this `axis_name`; `purerl.data_parallel` adds the `shard_map`. The config's numbers of environments and steps are
+          totals over all devices. Parameters and statistics are equal on all devices. Custom functions receive one device's
+          share. To reduce over the environments of all devices, use `purerl.reductions`; a loss needs no such reduction.
 
     Raises:
         ConfigError: the config, environment, network or a function is invalid; the error lists fields, values and remedies.
@@ -165,7 +166,7 @@ def make_train(
         warn_of_idle_groups(cfg, network, environment, made.phases)
 
     def remake(overrides: dict[str, Any], levels: int, other: Any) -> Environment:
-        """Return fresh environments of training, or of another one, with `overrides` of parameters and `levels`."""
+        """Return fresh training environments, or those of `other`, with parameter `overrides` and `levels` levels."""
         if other is not None:
             return with_levels(make_environment(other, None, overrides, {}), levels)
         return with_levels(make_environment(env, env_params, {**cfg.env_params, **overrides}, cfg.randomize), levels)
@@ -180,7 +181,7 @@ def make_train(
 def _environment(
     cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any], randomize: dict[str, Uniform | Normal]
 ) -> Environment:
-    """Return the environment of a config, with `overrides` of its parameters, and others drawn in each episode."""
+    """Return the environment of a config. `overrides` sets parameters, and each episode samples the parameters in `randomize`."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
     finite = cfg.nonfinite == "reset"
     try:
@@ -193,7 +194,7 @@ def _environment(
 
 
 def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, torso: Any, memory: Any, optimizer: Any) -> Network:
-    """Return the custom or the built-in network, checked; outputs of a custom one are made safe."""
+    """Return the custom or the built-in network, after checks; a custom network is wrapped by `with_safe_outputs`."""
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
@@ -201,7 +202,7 @@ def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, tor
 
 
 def _components(cfg: OnPolicyConfig, given: dict[str, Any], stream: Intrinsic | None, measure: Callable | None) -> Components:
-    """Return the replaceable parts: the given functions, checked, or the config's own."""
+    """Return the replaceable parts: the given functions, wrapped in checks, or the config's defaults."""
     losses = (kl_loss,) if cfg.measures_kl else ()
     return Components(
         advantage=checked_advantage(given["advantage"]) if "advantage" in given else estimate,
@@ -217,7 +218,7 @@ def _components(cfg: OnPolicyConfig, given: dict[str, Any], stream: Intrinsic | 
 def _stream(
     cfg: OnPolicyConfig, env: Environment, network: Network, intrinsic: tuple[Callable, Callable] | None
 ) -> Intrinsic | None:
-    """Return the intrinsic reward stream: the custom one, random network distillation, or None."""
+    """Return the intrinsic reward stream: a custom stream, random network distillation, or None."""
     if intrinsic is not None:
         return intrinsic_of_pair(*(guarded("intrinsic", function) for function in intrinsic))
     return None if cfg.rnd is None else rnd(cfg, env, network)

@@ -1,9 +1,9 @@
-"""Bootstrap values: the value that follows each row of a rollout.
+"""Bootstrap values: `Transition.next_value` of each step in a rollout of T steps in B environments.
 
-A step is followed by the value of the next row's observation. If a time limit ended the episode, the value of the observation
-before the reset follows instead. If an environment declares the least length of its truncated episodes, each environment has at
-most C observations before resets in a rollout, in most cases one. They are stored as C rows, `[C, B, ...]`, and not as a
-second array of the size of all observations.
+The bootstrap value of a step is the value of the next step's observation. After a time limit, the default is instead the value
+of the observation before the reset. At most C episodes of each environment are truncated in a rollout (see `most_truncations`).
+If C < min(T, 5), the network is feed-forward and the rollout does not keep `next_obs`, the loop over time stores the observations
+before resets as `[C, B, ...]`, instead of the next observations of all steps, `[T, B, ...]`.
 """
 
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from purerl.core.environment import Environment, TimeStep
 from purerl.core.platform import where_any
 from purerl.core.types import Actor, Network, Outputs, PyTree
 
-CHUNK = 2**22  # maximum number of observation scalars in one call of the network, unless a single row has more
+CHUNK = 2**22  # maximum number of observation scalars in one call of the network, unless a single time step has more
 
 
 class LoopStep(NamedTuple):
@@ -34,15 +34,15 @@ class LoopStep(NamedTuple):
 
 
 class Bootstrap(NamedTuple):
-    """The method by which a rollout computes the value that follows each row.
+    """The computation of the bootstrap values of a rollout.
 
     Attributes:
         network: policy and value function.
-        truncation: see `collect`.
-        count: C, see `most_truncations`.
+        truncation: the bootstrap value of truncated steps: `final_obs`, `current_obs`, `zero` or `ignore`, as in `collect`.
+        count: C, the maximum number of truncated episodes of one environment.
         recurrent: True if the value depends on the hidden state. The value is then computed in the loop over time.
-        apart: True if the loop stores the C observations before resets, instead of a `next_obs` in every row.
-        episodic: see `next_values`.
+        apart: True if the loop stores only the observations before resets, `[C, B, ...]`, instead of all next observations.
+        episodic: for each of K reward streams, True if the stream ends with an episode; empty for a single stream.
     """
 
     network: Network
@@ -53,11 +53,11 @@ class Bootstrap(NamedTuple):
     episodic: tuple[bool, ...]
 
     def begin(self, actor: Actor) -> PyTree:
-        """Return the loop's storage before the first step: C observations and a counter if `apart`, else ()."""
+        """Return an empty buffer of observations before resets, and truncation counts `[B]`, if `apart`; else `()`."""
         return (no_final_obs(actor.obs, self.count), jnp.zeros_like(actor.episode_length)) if self.apart else ()
 
     def after_step(self, params: PyTree, kept: PyTree, carry: PyTree, after: TimeStep, value: Any) -> tuple[PyTree, Any]:
-        """Return the loop's storage after a step, and the values of observations before resets; `()` if computed later."""
+        """Return the buffer after a step, and the values of observations before resets, or `()` if not computed in the loop."""
         if self.recurrent and self.truncation == "final_obs":
             no = jnp.zeros_like(after.truncated)
             final_value = lambda: one_step(self.network, params, carry, after.next_obs, no)[0].value
@@ -69,14 +69,14 @@ class Bootstrap(NamedTuple):
         return kept, ()
 
     def following(self, params: PyTree, kept: PyTree, last: Actor, steps: LoopStep, next_obs: PyTree) -> jax.Array:
-        """Return the value that follows each row, `[T, B(, K)]`.
+        """Return the bootstrap value of each step, `[T, B(, K)]`.
 
         Args:
             params: parameters of the network.
-            kept: the loop's storage after the last step.
+            kept: the buffer of observations before resets, after the last step.
             last: the actor after the last step.
-            steps: the rows, `[T, B, ...]`, with `final_value` from `after_step`.
-            next_obs: the observations after each step, `[T, B, ...]`; not read if `apart`.
+            steps: the outputs of all steps, `[T, B, ...]`, with `final_value` from `after_step`.
+            next_obs: the observation after each step, before any reset, `[T, B, ...]`; not read if `apart`.
         """
         value, final_value, flags = steps.value, steps.final_value, steps.after
         if self.truncation != "final_obs":
@@ -100,14 +100,15 @@ def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first
 def next_values(
     value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array, episodic: tuple[bool, ...] = ()
 ) -> jax.Array:
-    """Return `Transition.next_value`: the value of the next row, or, after a time limit, of the observation before the reset.
+    """Return `Transition.next_value`: the `value` of the next step, or `final_value` where `truncated`.
 
     Args:
-        value: `[T, B(, K)]`, the values of the rows' observations.
+        value: `[T, B(, K)]`, the value of the observation of each step.
         truncated: `[T, B]`.
         final_value: `[T, B(, K)]`, the values of the observations before resets; read where `truncated`.
-        last_value: `[B(, K)]`, the value of the observation after the last step.
-        episodic: for each of K reward streams, True if the stream ends with an episode. Other streams take the next row's value.
+        last_value: `[B(, K)]`, the value of the observation after the last step and any reset.
+        episodic: for each of K reward streams, True if the stream ends with an episode; empty if all do. The other streams have
+          the value of the next step everywhere.
     """
     truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
     truncated = truncated & np.array(episodic).reshape((1,) * (value.ndim - 1) + (-1,)) if episodic else truncated
@@ -117,13 +118,13 @@ def next_values(
 def edge_values(
     network: Network, params: PyTree, final_obs: PyTree, last_obs: PyTree, first: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the values before resets and after the last step, for a network without hidden state.
+    """Compute the values of observations before resets and after the last step, for a feed-forward network.
 
     Args:
         network: the value function.
         params: parameters of the network.
         final_obs: `[C, B, ...]`, observations before the resets that time limits caused.
-        last_obs: `[B, ...]`, observations after the last step.
+        last_obs: `[B, ...]`, observations after the last step and any reset.
         first: `[B]`, True where `last_obs` is the first of its episode.
 
     Returns:
@@ -137,9 +138,10 @@ def edge_values(
 
 
 def values_of(network: Network, params: PyTree, obs: PyTree, first: jax.Array) -> jax.Array:
-    """Compute the values `[T, B(, K)]` of all observations `[T, B, ...]` of a rollout, for a network without hidden state.
+    """Compute the values `[T, B(, K)]` of all observations `[T, B, ...]` of a rollout, for a feed-forward network.
 
-    Large observations go through the network in chunks of rows, so that activations take no more memory than the rollout.
+    To limit the memory of activations, each call of the network evaluates at most `CHUNK` observation scalars, but at least one
+    time step.
     """
     T = first.shape[0]
     row = sum(x[0].size for x in jax.tree.leaves(obs))
@@ -155,7 +157,7 @@ def values_of(network: Network, params: PyTree, obs: PyTree, first: jax.Array) -
 
 
 def most_truncations(env: Environment, num_steps: int) -> int:
-    """Return C: at least 1, and at least the number of truncated episodes of any environment in `num_steps` steps."""
+    """Return C, an upper bound of the number of truncated episodes of one environment in `num_steps` steps; at least 1."""
     return 1 + (num_steps - 1) // (env.truncates_after or 1)
 
 
@@ -165,7 +167,7 @@ def no_final_obs(obs: PyTree, count: int) -> PyTree:
 
 
 def with_final_obs(kept: PyTree, so_far: jax.Array, obs: PyTree, truncated: jax.Array) -> PyTree:
-    """Store the observations `[B, ...]` of environments that are truncated now; `so_far [B]` counts earlier truncations."""
+    """Store the observations `[B, ...]` of the environments `truncated` in this step; `so_far [B]` counts earlier truncations."""
     count = jax.tree.leaves(kept)[0].shape[0]
     here = truncated[None] & (so_far[None] == jnp.arange(count)[:, None])
     write = lambda old, new: jnp.where(here.reshape(here.shape + (1,) * (new.ndim - 1)), new[None], old)
@@ -173,7 +175,7 @@ def with_final_obs(kept: PyTree, so_far: jax.Array, obs: PyTree, truncated: jax.
 
 
 def final_obs_of(next_obs: PyTree, truncated: jax.Array, count: int) -> PyTree:
-    """Select the rows `[C, B, ...]` of truncated steps from all rows `[T, B, ...]`."""
+    """Select the observations before resets, `[C, B, ...]`, from the next observations of all steps, `[T, B, ...]`."""
     if count == truncated.shape[0]:
         return next_obs
     nth = jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1
@@ -183,7 +185,7 @@ def final_obs_of(next_obs: PyTree, truncated: jax.Array, count: int) -> PyTree:
 
 
 def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
-    """Copy the C stored rows, `[C, B, ...]`, to their truncated steps, `[T, B, ...]`. Other steps have arbitrary values."""
+    """Copy values of observations before resets, `[C, B, ...]`, to the truncated steps, `[T, B, ...]`. Others are arbitrary."""
     if x.shape[0] == truncated.shape[0]:
         return x
     if x.shape[0] == 1:
@@ -192,7 +194,7 @@ def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
 
 
 def rows_of_truncations(truncated: jax.Array, count: int) -> jax.Array:
-    """Return the index of each truncated step among the C stored rows, `[T, B]` int32. Other steps have arbitrary indices."""
+    """Return the index below C of each truncated step's observation before the reset, `[T, B]` int32. Others are arbitrary."""
     if count == truncated.shape[0]:
         return jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[:, None], truncated.shape)
     return jnp.maximum(jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1, 0)

@@ -20,8 +20,9 @@ class Episodes(struct.PyTreeNode):
         lengths: int32, steps.
         finished: bool. False if the episode was still running when the evaluation stopped, or met a nonfinite number (with
           `nonfinite="reset"`); the other fields are then partial.
-        info: float32 each, the sum over the episode of each entry of `info` that the config names.
-        episode_info: float32 `[num_episodes, ...]` each, the value at the last step of each entry in the config's `episode_info`.
+        info: a dict from each entry in the config's `info` to its sum over the episode, float32.
+        episode_info: a dict from each entry in the config's `episode_info` to its value at the episode's last step, float32
+          `[num_episodes, ...]`.
     """
 
     returns: jax.Array
@@ -40,7 +41,7 @@ class Episodes(struct.PyTreeNode):
         return f"Episodes of shape {shape}: {found}; {self.finished.sum():,} of {self.finished.size:,} finished"
 
     def named_info(self) -> dict[str, jax.Array]:
-        """Return the entries with one number per episode, as `info/name` and `episode_info/name`."""
+        """Return a dict of the entries with one number per episode, with the keys `info/name` and `episode_info/name`."""
         entries = {"info": self.info, "episode_info": self.episode_info}
         named = {f"{group}/{name}": x for group, found in entries.items() for name, x in found.items()}
         return {name: x for name, x in named.items() if x.shape == self.returns.shape}
@@ -58,8 +59,8 @@ def evaluate(
 ) -> Episodes:
     """Play the first episode of each of `num_episodes` fresh environments.
 
-    The program always takes `max_steps` steps, and ignores an environment's steps after its first episode. Slow resets are not
-    computed. All randomness comes from `key`, and the policy is not changed.
+    The loop always runs for `max_steps` steps, and ignores an environment's steps after its first episode. Environments with slow
+    resets are not reset after that episode. All randomness comes from `key`, and the policy is not changed.
 
     Args:
         env: environments.

@@ -20,8 +20,8 @@ def rollout_metrics(
     """Measure the steps, rewards and finished episodes of a rollout.
 
     Args:
-        transition: the rows of the rollout, `[T, B]`.
-        steps: the rows of the loop over time, `[T, B]`.
+        transition: the steps of the rollout, `[T, B, ...]`.
+        steps: the outputs of the loop over time, `[T, B, ...]`.
         info: entries of the environment's info to average over all steps.
         episode_info: entries of the environment's info to average over the last steps of episodes.
     """

@@ -1,8 +1,9 @@
 """Running statistics for normalisation. Separate functions update and apply statistics, because statistics are state.
 
-Statistics are frozen while a rollout is collected and learnt from, and are updated once per update from the rollout's raw data.
-The ratio of new to old probabilities is therefore exactly 1 before the first gradient step. Reward statistics do not affect this
-ratio, and are updated before they are used. `policy` and `evaluate` never change statistics.
+Statistics of observations and values are constant while a rollout is collected and learnt from, and are updated at the end of the
+update, from the rollout's raw data. On data of the newest policy, the ratio of new to old probabilities is therefore exactly 1
+before the first gradient step. Reward statistics do not affect this ratio, and are updated before they are used. `Train.policy`
+and `Train.evaluate` never change statistics.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,7 @@ class Moments(struct.PyTreeNode):
 
     Attributes:
         mean, variance: `[...]` float32; 0 and 1 before the first merge.
-        count: number of merged observations, an exact integer in two words.
+        count: number of merged observations, an exact integer in two uint32 words.
     """
 
     mean: jax.Array
@@ -94,7 +95,8 @@ class RewardScale(struct.PyTreeNode):
     """Statistics for the scale of rewards.
 
     Attributes:
-        discounted: `[B]` float32, the discounted sum of each environment's rewards since the episode start.
+        discounted: `[B]` float32, each environment's discounted sum of rewards since the episode start (RND: since the start of
+          training).
         moments: moments of the discounted sums of all environments; only the variance is used.
     """
 
@@ -106,7 +108,8 @@ class Statistics(struct.PyTreeNode):
     """Running statistics of a run. A disabled statistic is the empty tuple, which costs nothing.
 
     Attributes:
-        obs: `Moments` for each entry `[...]` of an observation; the empty tuple for a categorical entry and for the action mask.
+        obs: `Moments` for each standardised entry `[...]` of an observation; the empty tuple for each other entry, such as a
+          categorical entry or the action mask.
         reward: `RewardScale`.
         value: `Moments` of value targets, `[]`, or `[K]` with K > 1 reward streams.
     """
@@ -129,7 +132,7 @@ def initial_statistics(cfg: OnPolicyConfig, space: PyTree) -> Statistics:
 def _quantities(cfg: OnPolicyConfig, space: PyTree, names: tuple[str, ...] = ()) -> PyTree:
     """Return initial moments for the named entries of an observation, except categorical entries and the action mask.
 
-    Without names, all entries have moments.
+    If there are no names, all other entries have moments.
     """
     if isinstance(space, dict):
         is_left_out = lambda name: name == cfg.action_mask or (names and name not in names)
@@ -161,10 +164,10 @@ def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition
 
 
 def scaled_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Array) -> jax.Array:
-    """Divide rewards `[T, B(, K)]` by the running standard deviation of discounted sums of rewards.
+    """Divide rewards `[T, B(, K)]` by the running standard deviation of discounted sums of rewards, if `normalize_reward` is set.
 
     The result is `r / sqrt(var + 1e-8)`, clipped to `+- reward_clip`. Rewards are not centred, since centring would change the
-    optimal policy. With several reward streams, only the first stream is divided.
+    optimal policy. With several reward streams, only the first, extrinsic stream is divided.
     """
     if not cfg.normalize_reward:
         return reward

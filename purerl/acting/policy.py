@@ -50,8 +50,8 @@ class Policy:
     def outputs(self, carry: PyTree, obs: PyTree, first: jax.Array) -> tuple[Outputs, PyTree]:
         """Return the outputs of the network, with running statistics applied, and the next hidden state.
 
-        The arguments are those of a call. `outputs.policy` is a distribution over actions (`purerl.distributions`) of batch shape
-        `[B]`; `outputs.value` is described at `value`.
+        The arguments are those of `__call__`. `outputs.policy` is a distribution over actions (`purerl.distributions`) of batch
+        shape `[B]`; `outputs.value` is the result of `value`.
         """
         return one_step(self.network, self.params, carry, obs, first)
 

@@ -37,12 +37,12 @@ def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Arra
 
 
 def local_pool(cfg: OnPolicyConfig) -> int:
-    """Return this device's share of the pool of first states."""
+    """Return the size of this device's share of the pool of first states."""
     return -(-(cfg.reset_pool or cfg.num_envs) // num_devices())
 
 
 def step_counts(clock: Clock, num_steps: int, num_envs: int) -> jax.Array:
-    """Return the number of environment steps before each row of the next rollout, `[T, 1]`, rounded to float32."""
+    """Return the number of environment steps before each time step of the next rollout, `[T, 1]`, rounded to float32."""
     rows = jnp.arange(num_steps, dtype=jnp.float32)[:, None]
     return np.float32(num_envs) * (clock.as_float() * np.float32(num_steps) + rows)
 
@@ -62,7 +62,7 @@ def collect_rollout(
         env: environments.
         network: policy and value function.
         state: the training state before the rollout.
-        behaviour: the state whose parameters and statistics choose the actions; `state` if None.
+        behaviour: the state with the parameters and statistics of the acting policy; `state` if None.
         **options: arguments of `collect` that override the config.
     """
     behaviour = state if behaviour is None else behaviour
@@ -95,32 +95,32 @@ def collect(
 ) -> tuple[Actor, Rollout, dict[str, Any]]:
     """Act for `T = num_steps` steps in every environment.
 
-    All random numbers are drawn before the loop. Drawing them in each step would make the rollout take 1.5 times as long.
-    Log-probabilities are computed after the loop, in batches. On a CPU, the values of a network without hidden state are also
-    computed after the loop, which takes 5 to 12 % less time. On an accelerator, acting is as fast with values as without. There,
-    values are computed in the loop, so that the network's activations on a whole rollout are never in memory.
+    The noise of actions and the environments' keys are sampled before the loop. Sampling in each step would make the rollout take
+    1.5 times as long. Log-probabilities are computed after the loop, in one batch. On a CPU, the values of a feed-forward network
+    are also computed after the loop, which takes 5 to 12 % less time than in the loop. On an accelerator, where acting is as fast
+    with values as without, the loop computes values, so that the activations of a whole rollout are never in memory.
 
     Args:
         env: the environments.
         network: policy and value function.
         params: parameters of the network.
-        actor: the state of the environments, `[B]`.
+        actor: the state of the B environments and of their current episodes.
         key: consumed.
         num_steps: T.
-        truncation: the value that bootstraps a truncated step (`tests/acting/test_bootstrap.py` has numbers for each option):
+        truncation: the bootstrap value of a truncated step (`tests/acting/test_bootstrap.py` tests each option):
 
             final_obs    the value of the observation before the reset: correct, since the episode could have gone on
-            current_obs  the value of the step's own observation (rsl_rl, skrl 1.4): one step too early, even if terminal
+            current_obs  the value of the step's own observation (rsl_rl, skrl 1.4): one step too early, used even if `terminated`
             zero         0, as if the state were terminal (rlib, cleanrl): values learn the time limit, not the task
             ignore       the value of the next episode's first observation (skrl 2.0): values leak across the reset
 
         length: steps of a training sequence, a divisor of T; None for T.
         valued: if False, leave out `value` and `next_value`, for callers that compute them later.
         keep_next_obs: if True, the rollout stores `next_obs`.
-        episodic: for each of several reward streams, True if its return ends where an episode ends.
+        episodic: for each of several reward streams, True if the stream ends with an episode; empty for a single stream.
         info: entries of the environment's info to average over all steps.
         episode_info: entries of the environment's info to average over the last steps of episodes, vectors elementwise.
-        reset_pool: number of first states for the episodes that begin in the rollout, if resets are slow; 0 for B.
+        reset_pool: number of first states for the episodes that begin in the rollout, if resets are slow; 0 means B.
 
     Returns:
         The actor after the rollout; the rollout, with the hidden state before the first step of each sequence; and metrics about
@@ -177,7 +177,8 @@ def _scan_time(
 ) -> tuple[tuple[Actor, PyTree, PyTree], LoopStep, PyTree]:
     """Scan `step(params, pool, state, draw)` over time; return the last state, all steps, and the carry before each sequence.
 
-    If `late`, a CPU computes the values after the loop. Only an accelerator draws the pool of first states.
+    If `late`, a CPU computes the values after the loop. An accelerator computes the pool of first states before the loop; a CPU
+    has no pool.
     """
     actor, *_ = begin
 
@@ -195,7 +196,7 @@ def _scan_time(
 
 
 def _next_actor(actor: Actor, after: TimeStep, carry: PyTree) -> tuple[Actor, tuple[jax.Array, jax.Array]]:
-    """Return the actor after a step, and the return and length, up to and including this step, of the step's episodes, `[B]`."""
+    """Return the actor after a step, and the return and length of each episode up to and including this step, `[B]`."""
     episode_return, episode_length = actor.episode_return + after.reward, actor.episode_length + 1
     done = after.terminated | after.truncated
     following = Actor(
@@ -210,7 +211,7 @@ def _next_actor(actor: Actor, after: TimeStep, carry: PyTree) -> tuple[Actor, tu
 
 
 def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int, rows: int = 2) -> tuple[PyTree, jax.Array]:
-    """Draw the randomness of a rollout: the noise of actions, `[T, B, ...]`, and the keys of the environments, `[T, rows, B]`.
+    """Sample the noise of a rollout's actions, `[T, B, ...]`, and the keys of the environments, `[T, rows, B]`.
 
     `policy` is a distribution over the actions of one step, or the shapes of such a distribution. The key is consumed.
     """
@@ -223,8 +224,8 @@ def _scan_packed(
 ) -> tuple[tuple, PyTree, PyTree]:
     """Scan over time in `count` sequences; return the last state, all steps `[T, ...]`, and the carry before each sequence.
 
-    The small arrays of the state, with the leading axes `lead`, are packed into one array, and those of a row into another. If
-    `lead` is None, nothing is packed.
+    The small arrays with the leading axes `lead` are packed: those of the state into one array, and those of a step's outputs
+    into another. If `lead` is None, nothing is packed.
     """
 
     def packed_step(state, draw):
@@ -244,7 +245,7 @@ def _scan_packed(
 
 
 def _rows(obs: PyTree) -> PyTree:
-    """Flatten observations `[B, ...]` to `[B, size]`. A CPU stores 400 numbers in a third less time than `[10, 10, 4]`."""
+    """Flatten observations `[B, ...]` to `[B, size]`. A CPU stores `[400]` in a third less time than `[10, 10, 4]`."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1), obs)
 
 
@@ -254,7 +255,7 @@ def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
 
 
 def _transition(steps: LoopStep, next_obs: PyTree, truncation: str) -> Transition:
-    """Return the transitions of a rollout, with `steps.final_value` as `next_value`. If `next_obs` is not stored, it is `()`."""
+    """Return the transitions of a rollout. `steps.final_value` becomes `next_value`, and `truncation` determines the flags."""
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))

@@ -16,7 +16,7 @@ from purerl.core.types import Network, TrainState
 
 
 def with_action_mask(network: Network, name: str) -> Network:
-    """Return a network whose policy takes only actions that the observation entry `name` marks as valid."""
+    """Return a network whose policy chooses only actions that the observation entry `name` marks as valid."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
@@ -46,7 +46,7 @@ def with_statistics(cfg: OnPolicyConfig, network: Network, state: TrainState) ->
 
 
 def with_random_warmup(cfg: OnPolicyConfig, network: Network, state: TrainState, space: Space) -> Network:
-    """Return a network that acts uniformly at random for the first `warmup_steps` environment steps."""
+    """Return a network that acts uniformly at random for `warmup_steps` environment steps, rounded up to whole updates."""
     updates = -(-int(cfg.warmup_steps) // cfg.batch_size)
     return with_uniform_policy(network, space, state.clock < updates) if updates else network
 

@@ -1,1 +1,1 @@
-"""Algorithms, one file per paper. `registry` lists the algorithms, and the steps to add another."""
+"""Algorithms, one file per paper. `MAKERS` in `purerl.train` lists them; `.github/CONTRIBUTING.md` says how to add one."""

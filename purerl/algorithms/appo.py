@@ -1,37 +1,38 @@
 """APPO: PPO with simulated asynchronous actors and explicit staleness.
 
     act with the parameters of `lag` updates ago (behaviour policy pi_b); store the rollout in a ring buffer
-    once per update, for each rollout used: V with the newest parameters, log-probabilities of the target policy pi_T
+    for the rollouts taken from the ring:  V of the newest parameters, log-probabilities of the target policy pi_T
     V-trace with rho = pi_T / pi_b  ->  A, targets
-    a few epochs on PPO's loss with the ratio  min(pi_b / pi_T, clip) * pi / pi_b  =  pi / max(pi_T, pi_b / clip)
+    a few epochs on PPO's loss with the ratio  min(pi_b / pi_T, c) * pi / pi_b  =  pi / max(pi_T, pi_b / c)
     every `target_update_freq` updates:  target <- tau * parameters + (1 - tau) * target
 
-V-trace is from Espeholt et al. 2018 (arXiv:1802.01561). The ratio and the ring buffer are from IMPACT (Luo et al. 2020,
-arXiv:1912.00167). The trained policy is pi. Actors have their own, older copy of the parameters and observation
-statistics. The target policy has older parameters, but the newest statistics.
+Here pi is the trained policy, and c is `target_ratio_clip`. V-trace is from Espeholt et al. 2018 (arXiv:1802.01561). The ratio
+and the ring buffer are from IMPACT (Luo et al. 2020, arXiv:1912.00167). Actors have an older copy of the parameters and
+observation statistics. The target policy has older parameters, but the newest statistics. With `correction="none"`, the
+estimator and the ratio are PPO's, with the values and log-probabilities of pi_b.
 
 **Unlike in the papers**, nothing runs asynchronously. Hyperparameters set the staleness (`lag`, `publish_every`, `replay`), so
-that runs are reproducible. Values are computed with the newest parameters. The ratio's clip (`target_ratio_clip`) is 2 as in
-IMPACT. V-trace bootstraps at time limits as GAE does.
+that runs are reproducible. V-trace uses values of the newest parameters, and bootstraps at time limits as GAE does.
 
-**Defaults**: two rollouts in the ring, a lag of one update, and a target update in every fourth update.
+**Defaults**: two rollouts in the ring, a lag of one update, c = 2 as in IMPACT, and a target update in every fourth update.
 
 **When to choose it.** To study stale data, or to prepare a run with remote actors. With actors eight updates behind and each
-rollout used four times, APPO with a target network copied every eight updates scored like PPO on CartPole and Breakout. With a
-target copied in every update, or without correction, it scored a third less on Breakout. Without lag, using each rollout in four
-updates was better than PPO's four epochs on Breakout (12.2 against 8.7 after 250,000 steps), and no better on CartPole. An update
-takes longer than an update of PPO: in return per second, PPO was ahead on CartPole, and APPO without lag on Breakout
-(`tests/benchmarks/RESULTS.md`).
+rollout used four times, APPO with a target network copied every eight updates scored like PPO on CartPole and Breakout. On
+Breakout, with a target copied in every update or without correction, the score was a third lower than with the copy every eight
+updates. Without lag, using each rollout in four updates was better than PPO's four epochs on Breakout (12.2 against 8.7 after
+250,000 steps), and no better on CartPole. An update takes longer than an update of PPO. The return per second of training was
+higher with PPO on CartPole, and with APPO without lag on Breakout (`tests/benchmarks/RESULTS.md`).
 
-**Metrics** in addition to PPO's:
+**Metrics** in addition to PPO's (with `correction="none"`, only `data_age` and `target_updates`):
 
-- `data_age`: mean number of updates by which the parameters that gathered the data are behind the newest parameters.
+- `data_age`: mean number of updates by which the parameters that collected the data are behind the newest parameters.
 - `behaviour_kl`: estimate of KL(behaviour policy || newest policy), in nats.
-- `rho_clip_fraction`, `rho_p99`: fraction of importance weights above their bound, and the 99th percentile of the weights.
+- `rho_clip_fraction`, `rho_p99`: fraction of importance weights above `vtrace_rho_clip`, and the 99th percentile of the weights.
 - `effective_sample_size`: effective number of steps after importance weighting, as a fraction of all steps. Below 0.5, most of
   the data hardly counts: lower `lag` or `replay`.
 - `target_updates`: number of updates of the target network.
-- `approx_kl` (as in PPO) compares the policy with `max(pi_T, pi_b / clip)`. Staleness alone makes this KL divergence positive.
+- `approx_kl`: PPO's estimate, with the ratio's denominator as the old policy: `max(pi_T, pi_b / c)`, or pi_b with
+  `correction="none"`. Staleness alone makes this KL divergence positive.
 """
 
 import functools
@@ -78,9 +79,9 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
     count = most_truncations(env, cfg.num_steps)
 
     def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, RingBatch, Metrics]:
-        """Collect a rollout with the published parameters; return it also as the ring's record.
+        """Collect a rollout with a published snapshot; return the state, the rollout, the rollout as a `RingBatch`, and metrics.
 
-        With intrinsic rewards, the record includes all next observations.
+        With intrinsic rewards, the `RingBatch` includes all next observations.
         """
         behaviour, valued = state.replace(**published), cfg.correction == "none"
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
@@ -115,7 +116,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
             steps, advantages, value_metrics = correct(cfg, valued, state, taken, length, parts.advantage)
         batch = make_batch(learner, state, taken.rollout.replace(steps=steps), advantages)
         metrics |= value_metrics | {"value": mean_of(extrinsic(steps.value, steps.first))}
-        # Learn, and move the target.
+        # Learn, and update the target network.
         current, target_params = learner.at(state), state.extra["target"]
         state, metrics = run_phases(ppo_phases(current), state, batch, metrics)
         moves = state.clock.is_due(cfg.target_update_freq)
@@ -129,11 +130,11 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
 
     def restart(state: TrainState) -> TrainState:
         published = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_snapshots(cfg), *x.shape)), snapshot_of(state))
-        target = jax.tree.map(jnp.copy, state.params)  # a copy, so that a state can be donated
+        target = jax.tree.map(jnp.copy, state.params)  # a copy: a donated state must not hold a buffer twice
         return state.replace(extra={**state.extra, "published": published, "target": target})
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, PyTree]:
-        """Drop the rollout of a skipped update. Published parameters, and the ages of the other rollouts, still advance."""
+        """Drop the rollout of a skipped update. Still publish the snapshot, and increase the ages of the other rollouts."""
         ring = ring_drop_newest(after.extra["ring"], state.clock, state.extra["ring"])
         return {**state.extra, "published": after.extra["published"], "ring": ring}
 
@@ -149,12 +150,12 @@ def num_snapshots(cfg: APPOConfig) -> int:
 
 
 def snapshot_of(state: TrainState) -> dict[str, PyTree]:
-    """Return the parts of a state that actors act with."""
+    """Return the parts of a state that actors need."""
     return {"params": state.params, "statistics": state.statistics}
 
 
 def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Array]:
-    """Publish the newest snapshot if scheduled; return all snapshots, the acting snapshot, and its lag in updates.
+    """Publish the newest snapshot if scheduled; return all snapshots, the snapshot to act with, and its lag in updates.
 
     The actors of update i use the snapshot of update `max(i - lag, 0)`, rounded down to a multiple of `publish_every`.
     """
@@ -186,17 +187,17 @@ def correct(
 ) -> tuple[Transition, Advantages, Metrics]:
     """Return the steps to learn from, their advantages, and metrics, corrected for staleness.
 
-    In the steps, `value` is from the newest parameters, and `log_prob` is the logarithm of the ratio's denominator,
-    `max(pi_T, pi_b / clip)`.
+    In the steps, `value` is from the newest parameters, `log_prob` is the logarithm of the ratio's denominator,
+    `max(pi_T, pi_b / target_ratio_clip)`, and `policy` is the target policy.
 
     Args:
         cfg: the config.
-        network: the network, with the statistics applied: its values have units of reward.
-        state: its parameters give the values, and its target network gives the log-probabilities.
+        network: the network with the running statistics applied, so that values are in units of reward.
+        state: values are computed with `state.params`, and target log-probabilities with `state.extra["target"]`.
         batch: the rollouts to learn from.
         length: steps of a training sequence.
-        advantage: the estimator; V-trace replaces `estimate`. An estimator with the parameter `log_ratio` receives the log-ratio
-          of target to behaviour policy, `[T, B]`.
+        advantage: a custom estimator, or `estimate` for V-trace. An estimator with the parameter `log_ratio` receives the
+          log-ratio of the target to the behaviour policy, `[T, B]`.
     """
     outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())
     target = recompute_policy(network, state.extra["target"], batch, length)

@@ -1,11 +1,11 @@
 """Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330): what DAAC adds to PPO.
 
 Policy and value are two networks without shared parameters, each with its own optimizer. The policy network also predicts the
-advantage of the action taken,
+advantage of the action taken, A_theta:
 
     L_policy = clipped surrogate - ent_coef * entropy + adv_coef * mean((A_theta(s, a) - A)^2)
 
-where A is the standardised advantage. The value network is trained in a phase of its own, as in PPG.
+where A is the advantage, standardised by default. The value network is trained in a phase of its own.
 
 **Where papers and implementations differ.** The squared error of the advantage has no factor of 1/2, as in the paper. The value
 network learns only from the last of every `value_freq` rollouts; in the authors' code, only from the first.
@@ -13,12 +13,12 @@ network learns only from the last of every `value_freq` rollouts; in the authors
 **Defaults** are the paper's for Procgen: one policy epoch, nine value epochs, `adv_coef = 0.25`, a learning rate of 5e-4.
 
 **When to choose it.** For procedurally generated levels, if there are few training levels. After training in 200 mazes, DAAC
-solved 39 % of unseen mazes (36 to 42), PPO with two networks 34 % (31 to 38) and PPG 41 %. PPO solved more of the 200 training
-mazes. On MinAtar, DAAC was indistinguishable from PPO on Breakout and SpaceInvaders, and better on Asterix
-(`tests/benchmarks/RESULTS.md`).
+solved 39 % of unseen mazes (95 % interval 36 to 42), PPO with two networks 34 % (31 to 38) and PPG 41 %. PPO solved more of the
+200 training mazes. After 250,000 steps of MinAtar, DAAC was indistinguishable from PPO on Breakout and SpaceInvaders, and better
+on Asterix (`tests/benchmarks/RESULTS.md`).
 
-**Metrics** in addition to PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that always
-predicts 0; `value/grad_norm`, the gradient norm in the value phase.
+**Metrics** in addition to PPO's: `advantage_loss`, the squared error of the predicted advantage (with standardised advantages,
+about 1 for a head that always predicts 0); `value/grad_norm`, the gradient norm in the value phase.
 """
 
 import jax.numpy as jnp
@@ -35,9 +35,9 @@ from purerl.learning.update import Algorithm
 
 
 def daac(cfg: DAACConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """Return DAAC as two pure functions; the arguments are the first four of `ppo`. The network must have the head `advantage`.
+    """Return DAAC as an `Algorithm`; the arguments are the first four of `ppo`. The network must have the head `advantage`.
 
-    A learning-rate schedule in gradient steps counts the value phase's steps in every update, even if the phase is skipped.
+    In the value phase, a learning-rate schedule in gradient steps also counts the steps of updates without this phase.
     """
     return ppo(cfg, env, network, parts, daac_phases)
 

@@ -10,19 +10,18 @@ the policy's outputs.
 
 **Where papers and implementations differ.** The value targets are those computed at collection, as in the paper. The auxiliary
 phase has its own optimizer (`aux_optimizer`). If fewer than `n_pi` updates remain at the end of a run, no auxiliary phase follows
-them. Rewards are scaled by default, as in the paper's code. The scale is the deviation of returns discounted with `gamma`; the
-paper's code discounts with 0.99. `adam_eps` is 1e-5, not 1e-8 as in the paper's code.
+them. Rewards are scaled by default, as in the paper's code. The scale is the standard deviation of returns discounted with
+`gamma`; the paper's code discounts with 0.99. By default, `adam_eps` is 1e-5; in the paper's code, it is 1e-8.
 
 **Defaults** are the paper's for Procgen: one policy epoch and one value epoch, no gradient clipping, `vf_coef = 1` on half the
 squared error, `n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout, a learning rate of 5e-4, `gamma = 0.999`.
 
-**When to choose it.** For procedurally generated levels. After training in 200 mazes, PPG solved 41 % of unseen mazes (38 to 44),
-PPO 34 % (31 to 38). PPO solved more of the 200 training mazes. After 250,000 steps of MinAtar, PPG was better than PPO on Asterix
-and SpaceInvaders, and worse on Breakout unless the policy had six epochs. After five million steps, PPG was worse on
-SpaceInvaders (137 against 156) and not better on Breakout. With four planes of noise added to Breakout's four planes, PPG was not
-better either, after one million steps (`tests/benchmarks/RESULTS.md`). In these runs, each auxiliary minibatch had rollouts of a
-quarter of the environments. With rollouts of all environments in each auxiliary minibatch, PPG takes about twice the time of PPO
-(`tests/benchmarks/speed.md`).
+**When to choose it.** For procedurally generated levels. After training in 200 mazes, PPG solved 41 % of unseen mazes (95 %
+interval 38 to 44), PPO 34 % (31 to 38). PPO solved more of the 200 training mazes. After 250,000 steps of MinAtar, PPG was better
+than PPO on Asterix and SpaceInvaders, and worse on Breakout unless the policy had six epochs. After five million steps, PPG was
+worse on SpaceInvaders (137 against 156) and not better on Breakout. With four planes of noise added to Breakout's four planes,
+PPG was not better than PPO after one million steps (`tests/benchmarks/RESULTS.md`). In these runs, `aux_columns` was
+`num_envs / 4`. With `aux_columns = num_envs`, PPG takes about twice the time of PPO (`tests/benchmarks/speed.md`).
 
 **Metrics** in addition to PPO's, in updates with an auxiliary phase:
 
@@ -59,8 +58,8 @@ class AuxBatch(struct.PyTreeNode):
     """The part of one step that the auxiliary phase reads.
 
     Attributes:
-        obs, first: as in `Transition`, in their own dtypes.
-        target: the value target at collection, in units of reward.
+        obs, first: the observation, in the environment's dtypes, and its episode-start flag.
+        target: the value target at collection; in the buffer, in units of reward.
         clone: the policy before the auxiliary phase; `()` in the buffer.
     """
 
@@ -71,10 +70,10 @@ class AuxBatch(struct.PyTreeNode):
 
 
 def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """Return PPG as two pure functions; the arguments are the first four of `ppo`. The network must have the head `aux_value`.
+    """Return PPG as an `Algorithm`; the arguments are the first four of `ppo`. The network must have the head `aux_value`.
 
     The buffer has the last `n_pi` rollouts, `[T, n_pi, B, ...]`, which are concatenated for the auxiliary phase. A custom
-    learning-rate schedule applies only to the policy phase. The auxiliary phase follows the config's schedule, from `aux_lr`.
+    learning-rate schedule does not apply to the auxiliary phase, which has the config's schedule, starting at `aux_lr`.
     """
     learner, aux_optimizer = Learner(cfg, network, parts), "ppo" if cfg.aux_optimizer == "shared" else "aux"
 
@@ -205,8 +204,8 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
 def aux_phase_optimizer(cfg: PPGConfig, optimizer: Optimizer) -> Optimizer:
     """Return an optimizer whose learning rate is constant within each auxiliary phase.
 
-    The rate is the scheduled rate of the first update of the policy phase. The last auxiliary phase therefore still learns when a
-    linear schedule ends at 0.
+    The rate is the scheduled rate of the first update of the preceding policy phase. The last auxiliary phase therefore still
+    learns if a linear schedule ends at 0.
     """
     rates = learning_rates(without_kl_control(cfg).replace(lr=cfg.aux_lr), None, cfg.e_pi * cfg.num_minibatches)
     at_first = lambda clock, step: rates(clock - (cfg.n_pi - 1), jnp.uint32(0))
@@ -225,7 +224,7 @@ def policy_and_value_error(network: Network, params: Groups) -> Callable[[Sequen
 
 
 def in_chunks(function: Callable[[Sequences], Any], data: Sequences, size: int) -> Any:
-    """Apply a function to chunks of `size` of the N sequences, leaves `[L, N, ...]`; `size` divides N."""
+    """Apply a function to N sequences, leaves `[L, N, ...]`, in chunks of `size` sequences; `size` divides N."""
 
     def one(i):
         cut = lambda axis: lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis)

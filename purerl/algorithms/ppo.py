@@ -5,9 +5,9 @@ Collect a rollout, estimate advantages, and take a few epochs of minibatch gradi
     L = -mean(min(r * A, clip(r, 1 - clip_eps, 1 + clip_eps) * A)) + vf_coef * value loss - ent_coef * entropy
     r = pi(a | s) / pi_old(a | s),    A_t = sum_k (gamma * gae_lambda)^k * (R_{t+k} + gamma * V(s_{t+k+1}) - V(s_{t+k}))
 
-Here R are rewards, and the sum ends with the episode or the rollout. **Where papers and implementations differ.** A truncated
-episode is bootstrapped with the value of its last observation, the one before the reset. Advantages are standardised over each
-minibatch by default. The value loss is half a squared error; by default, the larger of the clipped and unclipped errors (OpenAI's
+Here R are rewards, and the sum ends with the episode or the rollout. **Where papers and implementations differ.** By default, a
+truncated episode is bootstrapped with the value of its last observation, before the reset, and advantages are standardised over
+each minibatch. The value loss is half a squared error; by default, the larger of the clipped and unclipped errors (OpenAI's
 baselines). Every epoch shuffles the whole batch. **Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022)
 for classic control. **When to choose it**: first. PPO is the fastest algorithm here, with the fewest hyperparameters; no other is
 better on every environment measured (`tests/benchmarks/RESULTS.md`). **Metrics** (losses are means over an update's minibatches):
@@ -16,7 +16,7 @@ better on every environment measured (`tests/benchmarks/RESULTS.md`). **Metrics*
 - `clip_fraction`: the fraction of ratios outside the clip. At 0 the clip does nothing; above 0.3 the steps are too large.
 - `entropy`: the policy's mean entropy, in nats. If the entropy falls to 0 within a few updates, raise `ent_coef`.
 - `explained_variance`: the fraction of the value targets' variance that the values predict: 1 if perfect, 0 for a constant.
-- `episode_return`, `episode_length`: means over the episodes that ended in an update. If no episode ended, they are NaN.
+- `episode_return`, `episode_length`: means over the episodes that ended in an update. If no episode ended, the means are NaN.
 - `grad_norm`: the gradient's norm before clipping. `stopped`: the fraction of minibatches skipped because of `target_kl`. `lr`:
   the learning rate at the start of the update; with `kl_adaptive`, the rate after the update.
 """
@@ -54,13 +54,14 @@ def ppo(
     phases: Callable[[Learner[Cfg]], list[Phase]] = ppo_phases,
     after_learning: AfterLearning | None = None,
 ) -> Algorithm:
-    """Return PPO as two pure functions, `init` and `update`.
+    """Return PPO as an `Algorithm`: the pure functions `init` and `update`, and the phases of an update.
 
     Args:
         cfg, env, network: the config, the environments, and the policy and value function.
         parts: the replaceable parts: advantage estimator, losses, optimizer, rewards.
-        phases: maps the learner of an update to the phases of this update, in order. The policy's phase is the last.
-        after_learning: `(state, rollout, advantages) -> (state, metrics)`, called after the phases; or None.
+        phases: maps the learner of an update to the phases of this update, in order. The policy's phase must be the last.
+        after_learning: `(state, rollout, advantages) -> (state, metrics)`, called after the phases and the update of the running
+          statistics; None for no call.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=purerl.ppo)  # the same as without `algorithm`
@@ -96,11 +97,11 @@ def surrogate(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicy
 def value_term(outputs: Outputs, old: Sample, cfg: OnPolicyConfig) -> Term:
     """Return the value term of the loss."""
     per_stream = value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps)
-    return Term("value_loss", cfg.vf_coef, sum_over_streams(per_stream, like=old.advantage))  # intrinsic: a second stream
+    return Term("value_loss", cfg.vf_coef, sum_over_streams(per_stream, like=old.advantage))  # extrinsic and intrinsic
 
 
 def ppo_loss(learner: Learner[OnPolicyConfig], *terms: Callable[..., Term]) -> Loss:
-    """Return `(params, minibatch) -> (loss, metrics)`: the policy loss minus the entropy bonus, plus further terms.
+    """Return PPO's loss, `(params, minibatch) -> (loss, metrics)`: the policy loss minus the entropy bonus, plus further terms.
 
     A minibatch has N sequences of L steps, leaves `[L, N]`. Each of `terms` is `(Outputs, Sample, cfg) -> Term`. The learner's
     extra losses, `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, are added after these terms.

@@ -1,12 +1,12 @@
 """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): an intrinsic reward, for PPO, PPG and APPO.
 
-    bonus_t = mean((f(z) - g(z))^2),    z = clip((s'_t - mean) / std, +- 5), s'_t the next observation before any reset
+    bonus_t = mean((f(z) - g(z))^2),    z = clip((s'_t - mean) / std, +- obs_clip), s'_t the next observation before any reset
     F_t     = gamma_int * F_{t-1} + bonus_t,    per environment, never reset
     r_t     = bonus_t / std(F)
     A       = ext_coef * A_ext + int_coef * A_int
 
-f is random and fixed; g learns to predict f on a fraction of the steps. For the bonus, observations are standardised with
-statistics from before the rollout; for the training of g, with statistics from after the rollout.
+The network f is random and fixed; g learns to predict f on a fraction of the steps. For the bonus, observations are standardised
+with statistics from before the rollout; for the training of g, with statistics from after the rollout.
 
 **Where papers and implementations differ.** Each of the two reward streams has its own value and discount. The intrinsic stream
 does not end with an episode (as in the paper; rlib ends it). The next observation is the one before any reset. The variance of F
@@ -15,11 +15,11 @@ starts at 1, and this prior counts as 1e-4 values of F, as in OpenAI's code.
 **Defaults** are the paper's coefficients (2 extrinsic, 1 intrinsic, `gamma_int = 0.99`, a quarter of the steps for the
 predictor), with networks for small observations instead of Atari.
 
-**When to choose it.** If rewards are so rare that PPO never sees one. On DeepSea of size 10 to 20, every seed found the path with
-RND, and hardly any seed without RND. (On DeepSea of size 8, PPO alone finds the path in seven of eight seeds.) On DoorKey 8 x 8,
-the shares of successful episodes are indistinguishable (0.12 and 0.11), though eight of eight seeds reach the goal with RND, and
-three of eight without. If rewards are easy to find, RND gains nothing (FourRooms; `tests/benchmarks/RESULTS.md`). An environment
-step takes about four times as long as without RND (`tests/benchmarks/speed.md`).
+**When to choose it.** If rewards are so rare that PPO never receives one. On DeepSea of size 10 to 20, every seed found the
+rewarded path with RND, and hardly any seed without RND. (On DeepSea of size 8, PPO alone finds the path in seven of eight seeds.)
+On DoorKey 8 x 8, the shares of successful episodes are indistinguishable (0.12 with RND, 0.11 without), though eight of eight
+seeds reach the goal with RND, and three of eight without. If rewards are easy to find, RND gains nothing (FourRooms;
+`tests/benchmarks/RESULTS.md`). An environment step takes about four times as long as without RND (`tests/benchmarks/speed.md`).
 
 **Metrics** in addition to PPO's:
 
@@ -63,7 +63,7 @@ class RNDState(struct.PyTreeNode):
 
     Attributes:
         target: parameters of the random network.
-        obs: `Moments` of observations as the networks read them.
+        obs: `Moments` of the encoded observations, which are the networks' input after standardisation.
         scale: the running scale of bonuses.
     """
 
@@ -105,9 +105,9 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
     """Return the intrinsic reward of a config with `rnd`.
 
     Args:
-        cfg: `rnd` and the sizes of rollouts are read.
-        env: environments for the random actions before the first update.
-        network: gives the shape of those actions.
+        cfg: a config whose `rnd` is not None.
+        env: environments, in which random actions are taken before the first update.
+        network: policy and value function; the policy's shapes are those of the random actions.
     """
     previous = (f"previous_{name}" for name in cfg.memory_inputs)
     settings = cfg.intrinsic
@@ -174,7 +174,7 @@ def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array
 def random_moments(
     cfg: OnPolicyConfig, env: Environment, network: Network, read: Callable, moments: Moments, key: jax.Array
 ) -> Moments:
-    """Merge the observations that follow random actions into `moments`. The key is consumed."""
+    """Merge the next observations of rollouts with random actions into `moments`. The key is consumed."""
     acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
     actor = reset_actor(env, acting, cfg.num_envs, key)
     params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))

@@ -1,4 +1,4 @@
-"""Warnings about valid but probably mistaken fields, and about fields without effect."""
+"""Warnings about fields with valid but probably mistaken values, and about fields without effect."""
 
 import dataclasses
 import math
@@ -27,13 +27,13 @@ MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of
 
 
 def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
-    """Warn about probably mistaken fields, and about fields without effect. Warnings point to the caller of `make_train`.
+    """Warn about probably mistaken values, and about fields without effect. Warnings point to the caller of `make_train`.
 
     Args:
-        asked: the config as the user wrote it, with `auto`.
+        asked: the config as the user wrote it, whose fields may be `auto`.
         cfg: the resolved config.
         env: environments.
-        given: the custom objects passed to `make_train`, by argument.
+        given: a dict from the name of an argument of `make_train` to the custom object passed for it.
     """
     unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
     for problem in _likely_mistakes(cfg) + _environment_warnings(cfg, env, given) + unmasked:
@@ -126,7 +126,7 @@ REPLACED = {
 
 
 def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
-    """Report fields with a non-default value that nothing reads, each with its requirement or replacement."""
+    """Report non-default fields that nothing reads, each with the condition that it needs or the argument that replaces it."""
     found, parts = {}, {"": cfg} | ({} if cfg.rnd is None else {"rnd.": cfg.rnd})
     for prefix, part in parts.items():
         for field in dataclasses.fields(part):
@@ -138,7 +138,7 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
                 found[name] = Problem(name, value, f"has no effect without {needs.text}")
             for argument, x in given.items():
                 partly = (argument == "torso" and isinstance(x, dict)) or (argument == "lr_schedule" and _has_own_rate(cfg, name))
-                partly |= argument == "env" and ":" in cfg.env  # the command line made `env` from this import path
+                partly |= argument == "env" and ":" in cfg.env  # the command line imported `env` from the path in `cfg.env`
                 if name in REPLACED.get(argument, ()) and not partly:
                     found[name] = Problem(name, value, f"has no effect, since {argument}= replaces this field")
     if cfg.reset_pool and not has_slow_resets(env.step):

@@ -76,14 +76,14 @@ def check_config(
 
     Args:
         cfg: the config.
-        make_environment: maps overrides and distributions of the environment's parameters to the environment.
-        recurrent: True if a custom object makes the network recurrent, so that suggested values must suit a recurrent network.
+        make_environment: `(overrides, distributions of environment parameters) -> Environment`.
+        recurrent: True if a custom object makes the network recurrent; suggested values must then suit a recurrent network.
     """
     found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
     if any(problem.field.startswith(("env", "randomize", "info", "episode_info", "memory", "num_envs")) for problem in found):
         raise ConfigError(found)
     if both := cfg.randomize.keys() & cfg.env_params.keys():
-        found.append(Problem("randomize", sorted(both), "also stand in env_params, which fixes them; remove them from one"))
+        found.append(Problem("randomize", sorted(both), "are also in env_params, which fixes them; remove them from either"))
     try:
         environment = make_environment(cfg.env_params, cfg.randomize)
     except ConfigError as error:

@@ -73,7 +73,7 @@ def mask_problem(shape: tuple[int, ...], actions: Space) -> str:
 
 
 def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState], axis: Axis | None) -> None:
-    """Raise if an algorithm's buffers (one device's share) exceed the device memory. Name the field with the largest share."""
+    """Raise if an algorithm's buffers on one device exceed the device memory. The error names the field of the largest buffer."""
     if not cfg.keeps:
         return
     kept = shapes_on(axis, init, jax.random.key(0)).extra
@@ -90,7 +90,7 @@ def num_bytes(tree: PyTree) -> int:
 
 
 def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:
-    """Report a rollout whose observations alone exceed the memory of `devices` devices. Nothing is allocated."""
+    """Report a rollout whose observations alone, spread over `devices` devices, exceed their memory. Nothing is allocated."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
     needed, there = 2 * each * cfg.batch_size // devices, _memory()  # observations to act on, and observations before resets
     if needed <= there:

@@ -1,4 +1,4 @@
-"""Checks of a network, and of a custom optimizer of its parameters, by tracing shapes alone."""
+"""Checks of a network, and of a custom optimizer for its parameters. Nothing is compiled."""
 
 import warnings
 from typing import Any
@@ -97,7 +97,7 @@ def _group_problems(cfg: OnPolicyConfig, params: Any, outputs: Outputs) -> list[
 
 
 def _choice_problems(policy: Any, space: Any) -> list[Problem]:
-    """Report a policy with another number of values than a discrete action space."""
+    """Report a policy whose numbers of actions differ from those of a discrete action space."""
     found = []
     choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
     switches = policy.logits.shape[-1] if isinstance(policy, Bernoulli) else 0

@@ -36,7 +36,7 @@ from purerl.runs.processes import join, process_count
 
 @dataclasses.dataclass
 class Tune:
-    """Search for good hyperparameters of an algorithm: batches of trials train as one program; the worse half of each rung stops.
+    """Search for good hyperparameters of an algorithm: trials train in batches, and trials below the median score stop early.
 
     "purerl tune ppo --help" lists all flags. This command needs pip install '.[tune]'.
     """

@@ -54,7 +54,7 @@ class Reader:
 
 
 def evaluate(reader: Reader, num_episodes: int = 128, deterministic: bool = False, seed: int = 0) -> None:
-    """Evaluate every run in a directory, or only the run of --run, by the returns of fresh episodes in the run's environment.
+    """Evaluate every run in a directory, or only the run that --run names, on fresh episodes in the run's environment.
 
     Args:
         num_episodes: Episodes per run.

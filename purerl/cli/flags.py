@@ -27,7 +27,7 @@ from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.studies.space import parse_json
 
-# Types of flags that differ from the types of their fields: in a shell, pairs, for example, are a sequence of words.
+# Types of flags that differ from the types of their fields: in a shell, for example, pairs are a sequence of words.
 FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float], "randomize": dict[str, str]}
 FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # the flag is repeated for each field
 
@@ -80,7 +80,7 @@ def _examples(name: str, options: type[Options]) -> str:
 
 
 def given_flags(args: list[str]) -> dict[str, tuple[str, Any]]:
-    """Return each flag of a command line as it is written, and its value as text (True without a value), by name."""
+    """Return a dict from the name of each flag to the flag as written, and its value as text (True without a value)."""
     found = {}
     for i, arg in enumerate(args):
         flag, equals, value = arg.partition("=")
@@ -104,7 +104,7 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
 
 
 def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> dict[str, Any]:
-    """Return the defaults of flags, by name: values of a preset, overridden by those of a file."""
+    """Return the defaults of flags, by name: values of a preset, overridden by values of a file of flags."""
     if not (args and args[0] in algorithms):
         return {}
     given = {name: value for name, (_, value) in given_flags(args).items()}
@@ -159,7 +159,7 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
 
 
 def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> None:
-    """Raise an error that lists all flags that a command does not have, each with a flag to use instead."""
+    """Raise a ConfigError if the command does not have some of the given flags; list them, each with a flag to use instead."""
     if not (args and args[0] in algorithms):
         return
     cls = algorithms[args[0]]
@@ -190,7 +190,7 @@ def flags_of(
 ) -> type:
     """Return a dataclass that tyro turns into flags, with a nested dataclass for each group of fields.
 
-    The flags are the fields of the config, of its `rnd` and of the options. Values in `base` replace their defaults.
+    The flags are the fields of the config, of its `rnd` and of the options. Values in `base` replace the fields' defaults.
     """
     docs, fields, groups = _docs_of(cls, options), _fields_of(cls, options), []
     types = {flag: bool if flag == "rnd" else _flag_type(field) for flag, field in fields.items()}
@@ -238,7 +238,7 @@ def _flag_type(field: dataclasses.Field) -> Any:
 
 
 def _default_of(field: dataclasses.Field, value: Any = None) -> Any:
-    """Return a value as the default of its flag; if it is None, return the field's default."""
+    """Return a value as the default of its flag; if the value is None, return the field's default."""
     value = shown(field, default_of(field) if value is None else value)
     if field.name == "env_kwargs":
         return {argument: json.dumps(x) for argument, x in value}
@@ -248,7 +248,7 @@ def _default_of(field: dataclasses.Field, value: Any = None) -> Any:
 
 
 def _with_default(kind: Any, value: Any) -> tuple[Any, Any]:
-    """Return a flag's type and dataclass field; if the default is empty, the type has a text for the help."""
+    """Return a flag's type and dataclass field. If the default is empty, the type makes the help show "(default: none)"."""
     default = dataclasses.field(default_factory=value.copy) if isinstance(value, dict) else dataclasses.field(default=value)
     hint = Annotated[kind, tyro.conf.arg(help_behavior_hint="(default: none)")]
     return (hint if value in ("", (), {}) else kind), default

@@ -4,7 +4,7 @@ Environment:
     env: Environment id, in gymnax or in another suite (brax/ant), or package.module:Class of a custom environment.
     env_kwargs: Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.
     env_params: Overrides of the environment's parameters, names and values: --env-params max_steps_in_episode 200.
-    randomize: Parameters of the environment that each episode draws, names and distributions: --randomize gravity 8:12 for
+    randomize: Parameters of the environment that each episode samples, names and distributions: --randomize gravity 8:12 for
       all numbers between 8 and 12, --randomize gravity normal:9.8:0.5 for a mean and a standard deviation.
 
 Rollout:
@@ -20,7 +20,7 @@ Memory:
     memory_inputs: Further inputs of the recurrent network: action, reward or both, of the previous step.
 
 Curiosity:
-    rnd: Intrinsic rewards by random network distillation, in addition to the environment's.
+    rnd: Intrinsic rewards by random network distillation, in addition to the environment's rewards.
 """
 
 import math
@@ -74,9 +74,9 @@ class Training(Options):
         init_groups: Parts of the parameters to take from --init-from, such as policy/torso and statistics; by default, all.
         continue_steps: Count environment steps from those of --init-from, in recorders and plots.
         sweep: Values of a flag to try, in all combinations with other flags: --sweep lr=1e-4,3e-4 --sweep hidden=64x64,256x256.
-        draws: Number of configs to draw from the values of --sweep, which can then be ranges: --sweep lr=1e-5:1e-2:log; 0 for
+        draws: Number of configs to sample from the values of --sweep, which can then be ranges: --sweep lr=1e-5:1e-2:log; 0 for
           all combinations.
-        at_once: Largest number of configs of a sweep in one program; 0 for as many as fit into memory.
+        at_once: Largest number of configs of a sweep in one compiled program; 0 for as many as fit into memory.
         max_hours: End and save the run after this many hours, with exit status 75; 0 for no limit.
         save_seconds: Approximate seconds between two checkpoints.
         save_every: Number of updates between additional checkpoints; 0 for none.
@@ -142,7 +142,7 @@ class Tuning(Options):
         num_seeds: Seeds per trial.
         directory: Directory of the study, which the same command continues; without it nothing is saved.
         rungs: Number of rungs of training; after each rung but the last, trials below the median score so far stop.
-        at_once: Number of trials in one program; 0 for as many as suit the number of trials, at most 16.
+        at_once: Largest number of trials that train side by side; 0 for a number that depends on --trials, at most 16.
         finalists: Number of best trials that are trained again with other seeds; the best finalist wins.
         final_seeds: Number of seeds for the winner's reported score; the search does not use these seeds.
         seed: First seed.

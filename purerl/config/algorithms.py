@@ -1,4 +1,4 @@
-"""The config of each algorithm: its fields beyond those of `purerl.config.base`."""
+"""The config class of each algorithm: the fields that it adds to those of `purerl.config.base`."""
 
 import math
 from typing import Any, ClassVar, Self
@@ -28,8 +28,8 @@ class PPOConfig(OnPolicyConfig):
         num_epochs: Epochs over the rollout in each update.
 
     Network:
-        arch: `separate` torsos for policy and value, a `shared` torso, or, with `detach`, a shared torso that the value loss
-          sends no gradients to.
+        arch: Architecture: `separate` torsos for policy and value, a `shared` torso, or a shared torso that receives no gradient
+          of the value loss (`detach`).
     """
 
     num_epochs: int = static(4, between(1, 2**16))
@@ -49,8 +49,8 @@ class APPOConfig(PPOConfig):
     """Simulated asynchronous PPO: old data, V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
 
     Training is synchronous, and staleness is a hyperparameter: actors act with parameters from several updates ago, and a ring
-    buffer keeps rollouts for several updates. With V-trace, `approx_kl` is measured from the denominator of the ratio,
-    `max(pi_target, pi_behaviour / clip)`; `target_kl` bounds this value. Staleness alone makes this KL divergence positive.
+    buffer stores the rollouts of several updates. With V-trace, `approx_kl` (see `target_kl`) compares the policy with the
+    denominator of the ratio, `max(pi_target, pi_behaviour / target_ratio_clip)`. Staleness alone makes this divergence positive.
 
     Example:
         >>> cfg = purerl.APPOConfig(lag=4, replay=4, target_update_freq=8)
@@ -61,19 +61,19 @@ class APPOConfig(PPOConfig):
           repeated.
         max_uses: Maximum number of updates that learn from a rollout. 0 means no limit while the rollout is in the ring buffer.
         replay_order: Selection of the rollouts of an update. `newest`: the newest usable rollouts, repeated as evenly as
-          possible. `random`: the newest rollout, and draws with replacement from the usable rollouts.
+          possible. `random`: the newest rollout, and others sampled with replacement from the usable rollouts.
         lag: Number of updates by which the acting parameters lag behind the newest parameters.
         publish_every: Actors receive new parameters every `publish_every` updates. In between, their lag grows.
 
     Policy loss:
         target_ratio_clip: Upper bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
-        tau: Step size of the target network towards the parameters.
+        tau: Step size of the target network towards the newest parameters.
         target_update_freq: The target network moves every `target_update_freq` updates. If this value and `tau` are 1, the target
-          network follows the policy at once, and no longer limits how far stale data can move the policy.
+          network is a copy of the newest policy, and does not limit how far stale data can move the policy.
 
     Value:
         correction: Off-policy correction: `vtrace`, or `none`, which uses PPO's estimator and ratio with the values and
-          log-probabilities of the acting policy.
+          log-probabilities of the acting parameters.
         vtrace_rho_clip: Upper bound of the importance weight of a temporal difference.
         vtrace_c_clip: Upper bound of the importance weight of a trace.
         vtrace_pg_clip: Upper bound of the importance weight of an advantage.
@@ -134,9 +134,10 @@ class PPGConfig(OnPolicyConfig):
         ['ppo', 'aux']
 
     Optimisation:
-        n_pi: Number of updates in a policy phase. If a run ends with fewer than `n_pi` updates, no auxiliary phase follows them.
+        n_pi: Number of updates in a policy phase. If fewer than `n_pi` updates remain at the end of a run, no auxiliary phase
+          follows them.
         e_pi: Policy epochs over each rollout.
-        e_v: Value epochs over each rollout. If `e_v` equals `e_pi`, one loss trains policy and value.
+        e_v: Value epochs over each rollout. If `e_v` equals `e_pi`, one joint loss trains policy and value.
         e_aux: Epochs of the auxiliary phase over all rollouts of the policy phase. 0 disables the auxiliary phase.
         aux_lr: Learning rate of the auxiliary phase. If `lr_schedule` is `linear` or `polynomial`, `aux_lr` is the initial rate,
           and each auxiliary phase has the scheduled rate of the first update of its policy phase.
@@ -278,6 +279,6 @@ ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfi
 
 
 def algorithm_of(cfg: Config) -> str:
-    """Return the name of a config's algorithm, as on the command line. A subclass shares its base class's name."""
+    """Return the name of a config's algorithm on the command line. A subclass has the name of its base class."""
     names = {cls: name for name, cls in ALGORITHMS.items()}
     return next(names[cls] for cls in type(cfg).__mro__ if cls in names)

@@ -48,71 +48,71 @@ class OnPolicyConfig(Config, Batches):
 
     Defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for classic control.
     If the right value depends on the action space, the default is `auto`: one value for continuous actions (a Box), another for
-    discrete actions. `jax.vmap` can sweep `env_params` and all floats except counts of steps; all other fields are static.
+    discrete actions. `jax.vmap` can sweep the numbers in `env_params` and `randomize`, and all floats except counts of steps.
 
     Environment:
         env: Environment id. gymnax: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ... Other suites: brax/ant,
           craftax/Craftax-Classic-Symbolic-v1, gymnasium/HalfCheetah-v5, jumanji/Snake-v1, navix/Navix-DoorKey-5x5-v0,
           pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
-        env_kwargs: Arguments of the environment's constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
-        env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
-        randomize: Distributions of environment parameters, single floats of gymnax or brax, by name: `purerl.Uniform(low, high)`
-          or `purerl.Normal(mean, std)`. Each episode draws its parameters, which are entries of `info`. Evaluations draw them
-          too, except those that their `env_params` fix. `jax.vmap` can sweep the numbers of a distribution.
+        env_kwargs: Arguments of the environment's constructor, as pairs (name, value): `(("size", 12),)` for DeepSea-bsuite.
+        env_params: New values of environment parameters: `{"max_steps_in_episode": 200}`. The values can be swept.
+        randomize: Distributions of environment parameters, single floats of gymnax or brax: `purerl.Uniform(low, high)` or
+          `purerl.Normal(mean, std)`. Each episode samples its parameters, in evaluations too; an evaluation's own `env_params`
+          take precedence. `info` can name the sampled parameters.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
-          `auto`: the suite's entry; in a custom environment, the entry named "action_mask", if any.
+          `auto`: the entry that the suite defines; for a custom environment, the entry named "action_mask", if there is one.
         frame_stack: Number of latest frames in an observation, stacked along the last axis; at first, copies of the first frame.
-        num_levels: Number of levels (layouts, maps, whatever a reset draws) that training episodes begin in; 0 for no limit.
-          Evaluation uses other levels, so that the difference between training and evaluation scores measures generalisation.
-        reset_pool: Number of first states that an update draws for new episodes, if the environment's resets are slow; 0 for
-          `num_envs`. With more new episodes in a rollout, first states are used again, which the metric `resets_reused` measures.
+        num_levels: Number of levels (initial states, with their layouts or maps) in which training episodes begin; 0 for no
+          limit. Evaluation episodes begin in other levels by default; the difference in scores measures generalisation.
+        reset_pool: Number of first states that each update samples for new episodes, if the environment has slow resets; 0
+          means `num_envs`. If more episodes begin, first states are used again, in a fraction `resets_reused` of the episodes.
         critic_obs: Entry of a dict observation that only the value network sees; "" if the policy sees all entries. `auto`: the
-          suite's entry, such as `privileged_state` in MuJoCo Playground.
-        info: Numeric entries of the environment's info. The metrics average each entry over all steps, and evaluations sum each
-          entry over an episode.
-        episode_info: Entries of the environment's info, numbers or vectors, read at the last step of each episode, such as
-          success or achievements. The metrics average each entry over episodes; vectors are averaged elementwise.
+          entry that the suite defines, if any, such as `privileged_state` in MuJoCo Playground.
+        info: Numeric entries of the environment's info. Metrics average each over all steps, evaluations sum it over an episode.
+        episode_info: Names of entries of the environment's info, numbers or vectors, to read at the last step of each episode,
+          such as success or achievements. The metrics average each entry over episodes; vectors are averaged elementwise.
 
     Rollout:
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows the added steps.
         num_envs: Number of parallel environments.
         num_steps: Steps of each environment per update.
-        truncation: The bootstrap value of an episode that a time limit cuts short. `final_obs`: the value of the observation
-          before the reset, right if the limit is not part of the task (Stable-Baselines3). `zero`: 0, right if the limit is part
-          of the task and the observation shows the remaining time; CleanRL, purejaxrl, rejax and rlib (not RLlib) always
-          use 0. `current_obs`: the value of the step's own observation (rsl_rl, skrl 1.4). `ignore`: the value of the next
-          episode's first observation (skrl 2.0).
-        warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
+        truncation: Bootstrap value of an episode that a time limit cuts short. `final_obs`: the value of the observation before
+          the reset, correct if the limit is not part of the task (Stable-Baselines3). `zero`: 0, correct if the limit is part
+          of the task and the observation shows the remaining time; CleanRL, purejaxrl, rejax and rlib (not RLlib) always use 0.
+          `current_obs`: the value of the step's observation (rsl_rl, skrl 1.4). `ignore`: the value after the reset (skrl 2.0).
+        warmup_steps: Environment steps with uniformly random actions at the start of training, rounded up to whole updates.
         learning_starts: Environment steps before the first gradient step, rounded up to whole updates. Linear schedules count
           these updates too; a `polynomial` schedule begins with the first gradient step.
 
     Optimisation:
-        num_minibatches: Number of minibatches, and so of gradient steps, in each epoch. Must divide `num_envs * num_steps`.
+        num_minibatches: Number of minibatches, and so of gradient steps, in each epoch. Must divide the number of units that
+          `minibatches` shuffles in a batch, usually single steps.
         minibatches: Unit that is shuffled into minibatches. `flat`: single steps. `env`: the whole rollout of an environment.
           `time`: one time step of all environments. `auto`: whole sequences for recurrent networks, else `flat`.
         lr: Learning rate at the first update.
         lr_final: Final learning rate of a `linear` or `polynomial` schedule.
-        lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,
-          `polynomial` in gradient steps (at step s: `(lr - lr_final) * (1 - s / decay_steps)**lr_power + lr_final`), or
-          `kl_adaptive`: divided by `lr_kl_factor` if the policy moved too far, multiplied if the policy moved too little.
+        lr_schedule: Schedule of the learning rate. `constant`: always `lr`. `linear` in updates: `lr + (lr_final - lr) * i / n`
+          at update i of n, counted from 0. `polynomial` in gradient steps:
+          `(lr - lr_final) * (1 - s / decay_steps)**lr_power + lr_final` at step s. `kl_adaptive`: starts at `lr`, and is
+          divided by `lr_kl_factor` if the policy moved too far, or multiplied by this factor if the policy moved too little.
         lr_power: Exponent of the polynomial schedule; with 0 the rate is constant.
         decay_steps: Gradient steps until the polynomial schedule reaches `lr_final`. 0 means the whole run.
-        desired_kl: Target of KL(old || new), in nats, for `kl_adaptive` and for an adaptive `kl_penalty`.
+        desired_kl: Target of KL(old policy || new policy), in nats, for `kl_adaptive` and for an adaptive `kl_penalty`.
         lr_kl_tolerance: `kl_adaptive` lowers the rate if the KL divergence is above `desired_kl * lr_kl_tolerance`, and raises
           the rate if the divergence is below `desired_kl / lr_kl_tolerance`.
         lr_kl_factor: Factor by which `kl_adaptive` changes the learning rate.
-        lr_kl_every: Interval at which `kl_adaptive` changes the rate: before each `minibatch`'s gradient step, by the KL
-          divergence of this minibatch (rsl_rl, UniLab), or after each `epoch`, by the mean KL divergence of the epoch (skrl).
+        lr_kl_every: Interval at which `kl_adaptive` changes the rate. `minibatch`: before each gradient step, by the KL
+          divergence on its minibatch (rsl_rl, UniLab). `epoch`: after each epoch, by its mean KL divergence (skrl).
         lr_min: Lowest learning rate of `kl_adaptive`.
         lr_max: Highest learning rate of `kl_adaptive`.
-        critic_lr_scale: Learning rate of the value network, as a multiple of `lr`.
-        optimizer: `adam`, `adamw`, `muon`, `rmsprop` or `sgd`. `muon` orthogonalises the steps of all matrices except the heads',
-          and moves all other parameters by adam with Nesterov momentum, at the same learning rate (`optax.contrib.muon`).
-        adam_eps: Epsilon of adam, adamw, muon and rmsprop. In rmsprop (decay 0.99), epsilon is added inside the root, as in
-          TensorFlow: 1e-5 acts like 3e-3 outside the root.
+        critic_lr_scale: Factor of the learning rate for the value network, or for the value head on a shared torso.
+        optimizer: `adam`, `adamw`, `muon`, `rmsprop` or `sgd`. `muon` (`optax.contrib`) orthogonalises the steps of all matrices
+          except those of heads, and trains all other parameters by adam with Nesterov momentum.
+        adam_eps: Epsilon of adam, adamw, muon and rmsprop. In rmsprop (decay 0.99), epsilon is added inside the square root, as
+          in TensorFlow: 1e-5 inside the root acts like 3e-3 outside.
         weight_decay: Weight decay of adamw.
         max_grad_norm: Maximum norm of gradients; larger gradients are scaled down. inf disables clipping.
-        grad_clip: Gradients are clipped by the norm over all networks (`joint`) or over each network (`per_network`).
+        grad_clip: Gradients are clipped by their norm over all groups (`joint`), or over each, such as `policy` (`per_network`).
 
     Policy loss:
         clip_eps: The ratio of new to old probability is clipped to `1 +- clip_eps`. inf disables clipping.
@@ -122,60 +122,60 @@ class OnPolicyConfig(Config, Batches):
         ent_coef: Weight of the entropy bonus. `auto`: 0 for continuous actions, 0.01 for discrete actions.
         ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
         ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
-        target_kl: Learning stops at a minibatch with an approximate KL divergence (`approx_kl`) above this value. inf: no stop.
+        target_kl: Learning stops at a minibatch whose approximate KL divergence (`approx_kl`) is above this value. inf: no stop.
         kl_stop: Length of the stop at `target_kl`: the rest of the `update`, with all its epochs, or of the `epoch` (skrl).
-        kl_penalty: Adds `kl_coef` times KL(old || new) of the policies to the loss: `none`, `fixed`, or `adaptive`. An adaptive
-          `kl_coef` is multiplied by `kl_coef_raise` if the update's KL is above `desired_kl * kl_coef_tolerance`, and by
-          `kl_coef_lower` if the KL is below `desired_kl / kl_coef_tolerance` (section 4 of the PPO paper, with `clip_eps = inf`).
+        kl_penalty: Penalty of `kl_coef` times KL(old policy || new policy) in the loss: `none`, `fixed` or `adaptive`. After an
+          update, an adaptive `kl_coef` is multiplied by `kl_coef_raise` if the divergence is above
+          `desired_kl * kl_coef_tolerance`, and by `kl_coef_lower` if the divergence is below `desired_kl / kl_coef_tolerance`.
+          In section 4 of the PPO paper, the adaptive penalty replaces the clip (`clip_eps = inf`).
         kl_coef: Weight of the KL penalty; the initial weight if `kl_penalty` is `adaptive`.
-        kl_coef_tolerance: Tolerance of an adaptive penalty around `desired_kl`: 1.5 in the paper, 2 in RLlib.
-        kl_coef_raise: Factor of `kl_coef` after an update that moved the policy too far: 2 in the paper, 1.5 in RLlib.
-        kl_coef_lower: Factor of `kl_coef` after an update that moved the policy too little.
+        kl_coef_tolerance: Tolerance factor of an adaptive penalty around `desired_kl`: 1.5 in the PPO paper, 2 in RLlib.
+        kl_coef_raise: Factor of an adaptive `kl_coef` after a too large change of the policy: 2 in the PPO paper, 1.5 in RLlib.
+        kl_coef_lower: Factor of an adaptive `kl_coef` after a too small change of the policy.
 
     Value:
         gamma: Discount factor.
         gae_lambda: Lambda of `gae` and `td_lambda`: 0 has the most bias, 1 the most variance.
         estimator: Estimator of advantages and value targets: `gae`, `n_step` or `td_lambda`.
-        return_steps: Number of rewards in each return of `n_step`. 0 means all rewards to the end of the rollout.
+        return_steps: Number of rewards in each return of `n_step`. 0 means all to the end of the episode or the rollout.
         vf_coef: Weight of the value loss (half the squared error).
-        value_clip: Clipping of the value loss: `max` takes the larger of the clipped and the unclipped error, `replace` the
-          clipped error, `none` the unclipped error.
-        value_clip_eps: Range of the value clip, in the units of the network's values: returns, or standardised returns.
+        value_clip: Error in the value loss: the larger of the clipped and the unclipped error (`max`), the clipped error
+          (`replace`), or the unclipped error (`none`).
+        value_clip_eps: Range of the value clip, in the units of the network's values (standardised by `normalize_value`).
 
     Statistics:
-        normalize_obs: Observations are standardised by running statistics. `auto`: True for continuous actions.
-        normalize_entries: Entries of a dict observation to standardise. () means all entries of numbers.
-        obs_clip: Bound of standardised observations.
-        normalize_reward: Rewards are divided by the running standard deviation of the discounted return, without centring.
-          `auto`: True for continuous actions.
-        reward_clip: Bound of scaled rewards. inf disables clipping. `auto`: 10 for continuous actions, inf for discrete actions.
-        normalize_value: The network's values are standardised by running statistics of the value targets.
+        normalize_obs: Observations are standardised by running statistics. `auto`: True for continuous actions and numbers.
+        normalize_entries: Entries of a dict observation to standardise. () means all of numbers except the action mask.
+        obs_clip: Bound on the absolute value of standardised observations.
+        normalize_reward: Rewards are divided by the running deviation of the discounted return. `auto`: for continuous actions.
+        reward_clip: Bound on the absolute value of scaled rewards; inf: no clip. `auto`: 10 for continuous actions, else inf.
+        normalize_value: The value network predicts values that are standardised by running statistics of the value targets.
 
     Network:
-        torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: `cnn` or
-          `nature_cnn` by the size of images (height, width, channels), and `mlp` for other observations.
+        torso: Network before the recurrent layers and heads: `mlp`, `cnn` (for MinAtar-sized images), `nature_cnn` (for 84 x 84
+          images, with `hidden=(512,)` in the original), or `auto`. For images (height, width, channels), `auto` is `nature_cnn`
+          from 36 x 36, and `cnn` below; for other observations, `auto` is `mlp`.
         hidden: Widths of the hidden layers; for images, widths of the layers after the convolutions.
         critic_hidden: Widths of the value network's hidden layers. () means the widths in `hidden`.
         activation: Activation function: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
-        compute_dtype: Dtype of torsos and recurrent layers: `float32` or `bfloat16`. Stored arrays, heads and losses are float32.
-        matmul_precision: Precision of float32 matrix products, including the environment's: `default` (JAX's default, which
-          rounds to TF32, 10 bits, on a recent GPU), `high`, or `highest` (float32). Simulated physics may need `highest`.
-        kernels: How a GPU computes dense layers: `xla`, layer by layer; `fused`, with one kernel forward and one backward; or
-          `auto`, which is `xla` until a GPU's clock has shown which is faster. A CPU and a TPU always compute layer by layer.
-        action_distribution: Distribution of continuous actions: `gaussian`, clipped to the bounds; `tanh`, a Gaussian squashed
-          between the bounds; or `beta`, which has no mass outside the bounds. `auto` is gaussian.
+        compute_dtype: Dtype of computations in torsos and recurrent layers, `float32` or `bfloat16`. All else is float32.
+        matmul_precision: Precision of float32 matrix products, including the environment's: `default` (JAX's default; on a recent
+          GPU TF32, with 10 bits of mantissa), `high`, or `highest` (float32). Simulated physics may need `highest`.
+        kernels: Kernels of dense layers on a GPU: `xla`, layer by layer; `fused`, one kernel forward and one kernel backward;
+          or `auto`, at present the same as `xla`. A CPU and a TPU always compute layer by layer.
+        action_distribution: Distribution of continuous actions: `gaussian`, whose samples are clipped to the bounds; `tanh`, a
+          Gaussian squashed between the bounds; or `beta`, which has no mass outside the bounds. `auto` is `gaussian`.
         std: Standard deviation of a Gaussian policy: a learnt `parameter` for each dimension of an action, an output of the
-          policy network, which depends on the `state`, or `fixed` at its initial value.
-        log_std_init: Logarithm of the initial standard deviation of continuous actions, in the built-in policy's unit, in which
-          the bounds of an action are -1 and 1. A dimension without two finite bounds keeps the environment's unit. With `tanh`,
-          the standard deviation is that before the tanh.
-        log_std_min: Lower bound of the logarithm of the standard deviation. Outside the bounds, the logarithm has no gradient.
+          policy network for each `state`, or `fixed` at its initial value.
+        log_std_init: Logarithm of the initial standard deviation of a Gaussian policy, in the unit in which the bounds of an
+          action are -1 and 1. A dimension without two finite bounds has the environment's unit. `tanh`: deviation before tanh.
+        log_std_min: Lower bound of the logarithm of the standard deviation. Beyond a bound, the logarithm has no gradient.
         log_std_max: Upper bound of the logarithm of the standard deviation.
 
     Memory:
-        memory: Recurrent layers behind the torso: `gru`, `lstm`, `min_gru` or `lru` (linear recurrences, which need few kernels
-          on a GPU), or `none`. Policy and value have separate or shared recurrent layers, depending on `arch`.
+        memory: Recurrent layers behind the torso: `gru`, `lstm`, `min_gru`, `lru` or `none`. `min_gru` and `lru` are linear
+          recurrences, which need few kernels on a GPU. Depending on `arch`, policy and value share the recurrent layers.
         memory_size: Width of the recurrent layers.
         memory_layers: Number of recurrent layers.
         memory_inputs: Further inputs of the recurrent layers: `("action", "reward")` of the previous step, or one of the two.
@@ -185,11 +185,12 @@ class OnPolicyConfig(Config, Batches):
         rnd: Intrinsic rewards by random network distillation: an `RNDConfig`, or None to disable them.
 
     Run:
-        nonfinite: Handling of NaN and infinite numbers. `ignore` trains with them. `reset` resets an environment whose
-          observation or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and an entry of info that
-          is not finite is left out of its mean; the metrics `nonfinite_resets` and `nonfinite/...` count these steps. `freeze`
-          skips and counts an update that would make anything learnt NaN or infinite, for that seed alone.
-        metrics_every: Updates per record of metrics. Larger values save memory in very long runs.
+        nonfinite: Handling of NaN and infinite numbers. `ignore`: training continues with them. `reset`: an environment is
+          reset after a step whose observation or reward is not finite, or beyond 1e18. This step becomes terminal, with a
+          reward of 0. Entries of info that are not finite are left out of their mean. The metrics `nonfinite_resets` and
+          `nonfinite/...` count these steps. `freeze`: an update that would make learnt numbers (parameters, optimizer states,
+          statistics) NaN or infinite is skipped and counted, for each seed separately.
+        metrics_every: Number of updates that each entry of the metrics combines. Larger values save memory in very long runs.
     """
 
     env: str = static("CartPole-v1")
@@ -284,7 +285,7 @@ class OnPolicyConfig(Config, Batches):
     metrics_every: int = static(1, at_least(1))
     rnd: RNDConfig | None = nested(RNDConfig)
 
-    # Large entries of `TrainState.extra`: from the field that sets an entry's size to the entry's name.
+    # A dict of large entries of `TrainState.extra`: from the field that sets the size of an entry to the name of the entry.
     keeps: ClassVar[dict[str, str]] = {}
     heads: ClassVar[tuple[str, ...]] = ()  # additional heads on the policy's features
 
@@ -326,7 +327,7 @@ class OnPolicyConfig(Config, Batches):
         return found
 
     def resolved(self, env: Environment) -> Self:
-        """Return the config with each `auto` replaced by the value that suits the environment."""
+        """Return the config with `auto` in statistics, `ent_coef`, `action_mask` and `critic_obs` resolved for an environment."""
         box = has_box(env.action_space)
         entries = entries_of(env.observation_space).values()
         quantities = not all(map(is_index, entries))  # nothing can be normalised if all observations are categorical

@@ -4,7 +4,7 @@ from purerl.core.errors import Problem, divisors, neighbours, would_work
 
 
 class Batches:
-    """Base class of a config: sizes of batches, minibatches and training sequences, and counts of updates."""
+    """A base class of configs: sizes of batches, minibatches and training sequences, and counts of updates."""
 
     total_timesteps: float
     learning_starts: float
@@ -69,15 +69,15 @@ class Batches:
             hint = f"must divide num_steps = {self.num_steps}{would_work(choices)}"
             found.append(Problem("sequence_length", self.sequence_length, hint))
         if self.training_size < 2**31 <= self.metrics_every * self.training_size:
-            hint = f"a record of metrics would cover 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
+            hint = f"an entry of metrics would cover 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))
         return found
 
     def minibatch_problems(self, recurrent: bool) -> list[Problem]:
-        """Return a problem if the minibatches cannot be equal shares of a batch, or would be single steps to standardise.
+        """Return a problem if a batch cannot be divided into equal minibatches, or if a minibatch to standardise has one step.
 
         Args:
-            recurrent: require whole sequences.
+            recurrent: True if minibatches must consist of whole training sequences.
         """
         rule, units = self._minibatch_units(recurrent)
         standardises = self.advantage_norm == "minibatch" and self.training_size > 1

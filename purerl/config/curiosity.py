@@ -22,9 +22,9 @@ class RNDConfig(Config):
         int_coef: Weight of the intrinsic advantage.
         ext_coef: Weight of the extrinsic advantage. 0 trains without the environment's rewards.
         gamma_int: Discount factor of intrinsic rewards.
-        predictor_fraction: Fraction of steps that train the predictor; each update draws these steps at random.
-        lr_scale: Learning rate of the predictor, as a multiple of `lr`.
-        obs_clip: Bound of standardised observations, the input of both networks.
+        predictor_fraction: Fraction of steps that train the predictor; each update chooses these steps at random.
+        lr_scale: Factor of the learning rate for the predictor.
+        obs_clip: Bound on the absolute value of standardised observations, the input of both networks.
         init_steps: Environment steps with random actions before the first update, to initialise the observation statistics.
           Rounded up to whole rollouts, and not counted in `total_timesteps`.
         features: Number of outputs of both networks.

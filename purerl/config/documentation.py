@@ -12,7 +12,7 @@ from purerl.config.rules import AUTO
 
 
 class FieldDoc(NamedTuple):
-    """The text of a field, and the group that shows the field."""
+    """The help text of a field, and the group under which the field is listed."""
 
     group: str
     text: str
@@ -33,7 +33,7 @@ GROUPS = (
 
 
 def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
-    """Return the text of a docstring above its groups, and the documentation of each field."""
+    """Return the text of a docstring above its groups, and a dict from field to documentation."""
     summary, *sections = re.split(rf"^({'|'.join(GROUPS)}):$", doc, flags=re.MULTILINE)
     docs = {}
     for group, entries in zip(sections[::2], sections[1::2], strict=True):
@@ -63,7 +63,7 @@ def default_of(field: dataclasses.Field) -> Any:
 
 
 def shown(field: dataclasses.Field, value: Any) -> Any:
-    """Return a field's value, or each of a list, as users write it, with "auto" for `AUTO`."""
+    """Return a field's value as users write it: "auto" in place of `AUTO`. For a list, convert each value."""
     if isinstance(value, list):
         return [shown(field, x) for x in value]
     is_auto = field.metadata["rule"].auto and isinstance(value, int | float | np.number) and value == AUTO

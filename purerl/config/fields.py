@@ -1,9 +1,9 @@
 """Config classes: fields with rules, and conversion from and to JSON.
 
-Configs are frozen PyTrees: floats are leaves, and all other fields are static. A sweep is a config with batched leaves, which
-`jax.vmap` makes and consumes. If a config is an argument of a jitted function, changed floats do not recompile the function. A
-float that disables a feature is a number (`max_grad_norm=inf`), never None, so that configs with and without the feature share
-one tree structure.
+Configs are frozen PyTrees: floats are leaves, and all other fields are static. A sweep is a config with batched leaves: one
+`jax.vmap` returns it, and another maps training over it. If a config is an argument of a jitted function, changed floats do not
+recompile the function. The value that disables a float field is a number (`max_grad_norm=inf`), never None, so that configs with
+and without the feature share one tree structure.
 
 Building a config checks names only, not values, since JAX rebuilds configs around tracers. `make_train` checks the values of a
 single config, and `validate` also checks the values of a sweep.
@@ -36,7 +36,7 @@ def leaf(default: float, rule: Rule = ANY, needs: Need | None = None) -> Any:
 
     Args:
         default: the default value.
-        rule: the rule for valid values; see `purerl.config.rules`.
+        rule: the rule for valid values, from `purerl.config.rules`.
         needs: the condition on another field under which this field has an effect.
 
     Example:
@@ -75,8 +75,8 @@ def nested(kind: type) -> Any:
 def configclass(cls: type) -> type:
     """Turn a subclass of a config, with `leaf` and `static` fields, into a config class: a frozen dataclass and a PyTree.
 
-    The new fields join the base's fields in JSON, sweeps, checks, flags and help. The class docstring may document fields in
-    sections: Environment, Rollout, Optimisation, Policy loss, Value, Statistics, Network, Memory, Curiosity, Run.
+    The new fields are added to those of the base in JSON, sweeps, checks, flags and help. The class docstring may document fields
+    in sections: Environment, Rollout, Optimisation, Policy loss, Value, Statistics, Network, Memory, Curiosity, Run.
 
     Raises:
         ConfigError: the class does not extend a config, or one of its fields has no type or is neither `leaf` nor `static`.
@@ -139,7 +139,8 @@ class Config:
     field_docs: ClassVar[dict[str, FieldDoc]] = {}
 
     def __post_init__(self) -> None:
-        # Convert static NumPy scalars, which overflow and are not JSON. Keep leaves as they are, since JAX rebuilds configs.
+        # Convert static NumPy scalars, which overflow and which JSON cannot store. Of the leaves, convert only "auto", since JAX
+        # rebuilds configs around tracers.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.metadata.get("static") and isinstance(value, np.generic):
@@ -211,7 +212,7 @@ class Config:
         raise_if_any(unknown_names(names, fields, "field", f"help({cls.__name__}) lists all fields"))
 
     def resolved(self, env: Any) -> Self:
-        """Return the config after filling in the values that follow from other fields or from the environment."""
+        """Return the config with the values filled in that depend on other fields or on the environment."""
         return self
 
     def cross_field_errors(self) -> list[Problem]:
@@ -291,7 +292,7 @@ def or_default(value: Any, default: float) -> Any:
 
 
 def single_precision(cfg: AnyConfig) -> AnyConfig:
-    """Return the config with its float leaves cast to float32, so that no other float width enters a program."""
+    """Return the config with its float leaves cast to float32, so that a compiled program has no other float width."""
     floats = [f.name for f in dataclasses.fields(cfg) if is_float_leaf(f)]
     cast = lambda x: x.astype(np.float32) if isinstance(x, Tracer) else np.float32(x)
     inner = {name: single_precision(part) for name, part in inner_configs(cfg).items()}
@@ -299,5 +300,5 @@ def single_precision(cfg: AnyConfig) -> AnyConfig:
 
 
 def inner_configs(cfg: Config) -> dict[str, Config]:
-    """Return the nested configs of a config, by field."""
+    """Return a dict from field to nested config."""
     return {f.name: part for f in dataclasses.fields(cfg) if isinstance(part := getattr(cfg, f.name), Config)}

@@ -1,4 +1,4 @@
-"""Names of settings in other systems (`names.csv`), for error messages and the migration tables."""
+"""Names of settings in other libraries, called systems (`names.csv`), for error messages and the migration tables."""
 
 import csv
 import functools
@@ -11,7 +11,7 @@ from purerl.core.errors import Problem, nearest
 
 @functools.cache
 def rows() -> tuple[dict[str, str], ...]:
-    """Return the table: `system`, `name` in that system, `purerl` (the name in purerl; "" if there is none), `note`."""
+    """Return the rows of the table: `system`, `name` in this system, `purerl` (the name in purerl, "" if none), `note`."""
     text = importlib.resources.files("purerl.config").joinpath("names.csv").read_text()
     return tuple(csv.DictReader(text.splitlines()))
 
@@ -20,8 +20,8 @@ def unknown_names(given: dict[str, Any], known: Collection[str], what: str, othe
     """Return a problem for each unknown name, and for each known name that means something else in the likely system.
 
     Args:
-        given: all names that were given together, with their values. They identify the likely system; hints then leave out all
-          other systems.
+        given: all names that were given together, with their values. The names identify the system that they are likely from;
+          hints leave out all other systems.
         known: the valid names.
         what: the noun for a name: "field", "flag".
         otherwise: the hint for a name that no system has and that resembles no valid name.
@@ -75,7 +75,7 @@ def _likely_systems(names: list[str], unknown: list[str]) -> set[str]:
 
 
 def _notes(found: list[dict[str, str]], always: bool = False) -> str:
-    """Return the notes of these rows. If `always`, name the system of a row even if it has no note."""
+    """Return the notes of rows, each with its system. If `always` is set, name the systems of rows without a note too."""
     notes = [row["system"] + (f": {row['note']}" if row["note"] else "") for row in found if row["note"] or always]
     return f" ({'; '.join(notes[:4])})" if notes else ""
 

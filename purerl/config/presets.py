@@ -12,22 +12,22 @@ from purerl.core.errors import ConfigError, Problem, nearest
 
 @functools.cache
 def presets() -> dict[str, PPOConfig]:
-    """Return all presets by name. The file is read at the first call, so that importing purerl does not wait for it."""
+    """Return a dict from name to preset. The first call reads the file, so that importing purerl takes no longer."""
     tables = tomllib.loads(importlib.resources.files("purerl.config").joinpath("presets.toml").read_text())
 
     def values(name: str) -> dict[str, Any]:
-        """Return the values of a table, on top of those of the table that it is like."""
+        """Return the values of a table, which override the values of the table named in `like`."""
         own = {"like": "", **tables[name]}
         like = own.pop("like")
         return (values(like) if like else {}) | own
 
     made = lambda name: PPOConfig(env=name, **{field: as_tuples(value) for field, value in values(name).items()})
-    # An environment's id has a dash or a slash, and a table that only others are like has neither.
+    # An environment's id has a dash or a slash. A table that only serves as `like` of other tables has neither.
     return {name: made(name) for name in tables if "-" in name or "/" in name}
 
 
 def preset(name: str) -> PPOConfig:
-    """Return the PPO config of an environment: tuned for it, or published for it.
+    """Return the PPO config that is tuned, or was published, for an environment.
 
     Raises:
         ConfigError: no preset has this name; the message suggests the nearest name.

@@ -1,4 +1,4 @@
-"""Distributions of environment parameters that are drawn in each episode."""
+"""Distributions from which each episode samples environment parameters."""
 
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from purerl.core.errors import ConfigError, Problem, is_number
 
 
 class Uniform(NamedTuple):
-    """All numbers between two bounds, with equal density. Bounds are leaves, which can be swept.
+    """The uniform distribution between two bounds. The bounds are leaves, which can be swept.
 
     Example:
         >>> cfg = purerl.PPOConfig(env="CartPole-v1", randomize={"gravity": purerl.Uniform(8, 12)})
@@ -26,7 +26,7 @@ class Uniform(NamedTuple):
         return f"{self.low}:{self.high}"
 
     def draw(self, key: jax.Array) -> jax.Array:
-        """Return a float32 number, `low + (high - low) * u` with `u` uniform in `[0, 1)`."""
+        """Sample a float32 number, `low + (high - low) * u` with `u` uniform in `[0, 1)`."""
         low, high = jnp.float32(self.low), jnp.float32(self.high)
         return jax.random.uniform(key, (), jnp.float32, low, high)
 
@@ -47,12 +47,12 @@ class Normal(NamedTuple):
         return f"normal:{self.mean}:{self.std}"
 
     def draw(self, key: jax.Array) -> jax.Array:
-        """Return a float32 number, `mean + std * z` with `z` standard normal."""
+        """Sample a float32 number, `mean + std * z` with `z` standard normal."""
         return jnp.float32(self.mean) + jnp.float32(self.std) * jax.random.normal(key, dtype=jnp.float32)
 
 
 def distribution_from_json(value: Any) -> Any:
-    """Return the distribution whose numbers have these names; return any other value unchanged, for the check of the config."""
+    """Return the distribution with the fields of a JSON object. Return any other value unchanged, for the check of the config."""
     kinds = [kind for kind in (Uniform, Normal) if isinstance(value, dict) and value.keys() == set(kind._fields)]
     array = lambda x: np.array(x, np.float32) if isinstance(x, list) else x
     return kinds[0](**{name: array(x) for name, x in value.items()}) if kinds else value
@@ -72,7 +72,7 @@ def distribution_of(name: str, text: str) -> Uniform | Normal:
 
 
 def randomize_problem(value: Any) -> str | None:
-    """Return what is wrong with a dict of distributions; None if it is valid. Traced numbers pass."""
+    """Return the hint of the first problem of a dict of distributions; None if the dict is valid. Traced numbers pass."""
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         return "must be a dict from parameter names to purerl.Uniform(low, high) or purerl.Normal(mean, std)"
     hints = (f"{name}: {hint}" for name, x in value.items() if (hint := _problem(x)))

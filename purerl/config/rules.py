@@ -12,10 +12,10 @@ from purerl.core.spaces import has_box
 
 
 class Rule(NamedTuple):
-    """A rule for values: a text, an elementwise test of concrete values (False for NaN), and all choices, if any.
+    """A rule for values: a text, a test of concrete values (elementwise, False for NaN), and all choices of a `one_of` rule.
 
     Attributes:
-        auto: "auto" is valid too, and stands for the value that suits the environment. A leaf then holds the number `AUTO`.
+        auto: True if "auto" is valid too, for the value that suits the environment. A leaf then holds the number `AUTO`.
     """
 
     text: str
@@ -86,7 +86,7 @@ class Need(NamedTuple):
 
 
 def when(**choices: Any) -> Need:
-    """Return the condition that a field has a given value: `when(optimizer=("adam", "adamw"))`, `when(normalize_obs=True)`."""
+    """Return the condition that a field has a value, or one of several values: `when(optimizer=("adam", "adamw"))`."""
     ((name, values),) = choices.items()
     values = values if isinstance(values, tuple) else (values,)
     return Need(f"{name} = {' or '.join(map(repr, values))}", lambda cfg, space: getattr(cfg, name) in values)
@@ -123,5 +123,5 @@ def may_hold(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
 
 
 def surely_holds(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
-    """Return True if a leaf is known to meet a condition. For a tracer, return False, so that errors and warnings are skipped."""
+    """Return True if a value of a leaf surely meets a condition. For a tracer, return False, to skip errors and warnings."""
     return not isinstance(value, Tracer) and may_hold(value, condition)

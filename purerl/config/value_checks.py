@@ -19,7 +19,7 @@ def validate(cfg: Config) -> None:
     """Check every field of a config, or of a batched config that `jax.vmap` made for a sweep.
 
     Raises:
-        ConfigError: `cfg` is not a config, or has invalid values. All problems, and the wrong values of a sweep, are listed.
+        ConfigError: `cfg` is not a config, or has invalid values. The error lists all problems, and the wrong values of a sweep.
 
     Example:
         >>> purerl.validate(purerl.PPOConfig(gamma=0.99))
@@ -65,7 +65,7 @@ def field_problems(cfg: Config) -> list[Problem]:
 
 
 def not_scalar(cfg: Config) -> list[Problem]:
-    """Report the leaves of a config that are arrays, as in a sweep that `jax.vmap` has not unwrapped."""
+    """Report the leaves of a config that are arrays, such as those of a sweep outside of `jax.vmap`."""
     hint = "must be a single number; for several values, use purerl.sweep, or jax.vmap over make_train"
     leaves = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if not f.metadata.get("static")}
     return [Problem(name, value, hint) for name, value in leaves.items() if any(np.ndim(x) for x in jax.tree.leaves(value))]

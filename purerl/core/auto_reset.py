@@ -1,4 +1,4 @@
-"""Auto-reset: a new episode begins wherever one ended, in each step or from a pool of first states."""
+"""Auto-reset: environments whose episode ended begin a new one, by a reset in each step or from a pool of first states."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,12 +15,12 @@ LANES = 8  # minimum number of slow resets that an accelerator computes at once,
 
 @dataclasses.dataclass(frozen=True)
 class AutoReset:
-    """A batched step that starts a new episode wherever one ended: `(keys [2, B], env_state, action) -> TimeStep`.
+    """A step of `B` environments, with a reset where an episode ended: `(keys [2, B], env_state, action) -> TimeStep`.
 
-    As `Environment.step`, it lets a rollout on an accelerator draw slow resets in one batch, before the loop over time.
+    If `Environment.step` is an `AutoReset`, a rollout on an accelerator computes slow resets in one batch, before the time loop.
 
     Attributes:
-        advance: `(keys [B], env_state, action) -> TimeStep`, without a reset; its `obs` is `next_obs`.
+        advance: `(keys [B], env_state, action) -> TimeStep`, the step without resets; the result's `obs` equals its `next_obs`.
         reset: `(keys [B]) -> (env_state, obs)`; the reset of one environment does not depend on the others.
         slow_reset: True if a reset takes as long as dozens of steps.
     """
@@ -42,12 +42,13 @@ def has_slow_resets(step: Callable) -> bool:
 
 
 def change_step(step: Callable, reset: Callable, change: Callable[[Callable], Callable]) -> Callable:
-    """Return a step with another reset, whose outputs are changed by `change`.
+    """Return a step with `change` applied to its outputs. If `step` is an `AutoReset`, the new step has the given `reset`.
 
     Args:
         step: `(keys [2, B], env_state, action) -> TimeStep`.
-        reset: `(keys [B]) -> (env_state, obs)` of the changed environments.
-        change: maps a function `(keys, env_state, action) -> TimeStep` to another; it does not read the keys.
+        reset: `(keys [B]) -> (env_state, obs)` of the changed environments; used only if `step` is an `AutoReset`.
+        change: maps a function `(keys, env_state, action) -> TimeStep` to a function of the same form, which may pass `keys` on
+          but must not read them.
     """
     if isinstance(step, AutoReset):
         return AutoReset(change(step.advance), reset, step.slow_reset)
@@ -55,14 +56,15 @@ def change_step(step: Callable, reset: Callable, change: Callable[[Callable], Ca
 
 
 def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree, slow_reset: bool) -> PyTree:
-    """Reset the environments whose episode ended; return the states and observations of all.
+    """Reset the environments whose episode ended; return the states and observations of all environments.
 
-    On a CPU, the reset is computed only in steps in which an episode ended, which gives up to 1.5 times as many steps a second.
-    Under `vmap` over seeds, and on an accelerator, the reset is computed in every step.
+    If resets are fast, a CPU computes the resets of all environments, but only in steps in which an episode ended: up to 1.5
+    times as many steps per second as with resets in every step. Under `vmap` over seeds, and on an accelerator, every step
+    computes all resets.
 
-    A slow reset is computed only for the environments that need it, even under `vmap`. A CPU resets one environment at a time. An
-    accelerator resets a sixteenth of all environments, but at least 8, at a time; rollouts take their first states from a pool
-    instead. All reset the same environments, with the same keys.
+    Slow resets are computed only for environments whose episode ended, even under `vmap`: on a CPU for one environment at a time,
+    on an accelerator for a sixteenth of all environments, but at least 8, at a time. Both platforms reset the same environments
+    with the same keys. For slow resets, rollouts call `restart_from_pool` instead of this function.
 
     Args:
         reset: `(keys [n]) -> (env_state, obs)`.
@@ -79,7 +81,7 @@ def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree,
 
 
 def first_state_keys(key: jax.Array, places: jax.Array) -> jax.Array:
-    """Return the keys of these first states of a rollout's pool."""
+    """Return the keys of the first states at the given places of a rollout's pool."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, places)
 
 
@@ -93,15 +95,17 @@ def restart_from_pool(
 ) -> tuple[TimeStep, jax.Array]:
     """Begin new episodes with first states of a pool; return the step after the resets, and the number of resets so far.
 
-    The n-th reset of a rollout takes state `n % size` of the pool, counted from 0, by step and then by environment.
+    Reset number n of a rollout uses state `n % size` of the pool. Resets are counted from 0, step by step, and by environment
+    within a step.
 
     Args:
         reset: `(keys [n]) -> (env_state, obs)`.
-        key: the rollout's key of resets.
+        key: the rollout's key for resets.
         size: number of first states in the pool.
-        pool: the first states from `draw_pool`. If None, each reset is computed when it is needed, with the same key.
-        after: the step before the resets.
-        count: int32, number of resets before this step.
+        pool: the first states from `draw_pool`. If None, each state is computed when a reset needs it, with the key that
+          the state has in the pool.
+        after: the output of the step, before the resets.
+        count: int32, number of resets in this rollout before this step.
     """
     ended, running = after.terminated | after.truncated, (after.env_state, after.obs)
     places = (count + jnp.cumsum(ended, dtype=jnp.int32) - ended) % size

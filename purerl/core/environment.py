@@ -1,4 +1,4 @@
-"""The protocol of environments: a batch of them as pure functions, and the output of a step.
+"""The protocol of environments: a batch of environments as pure functions, and the output of a step.
 
 `B` is the number of environments.
 """
@@ -24,9 +24,9 @@ class TimeStep(struct.PyTreeNode):
         terminated: `[B]` bool, the episode ended in a terminal state, whose value is 0.
         truncated: `[B]` bool, a time limit cut the episode short; the continuation is worth `V(next_obs)`. If both flags are set,
           `terminated` wins.
-        info: further outputs by name, `[B, ...]` each.
-        nonfinite: `[B]` bool each, True if the named entry of the step was not finite: `reward`, `observation`, or
-          `observation/x` for entry `x` of the observation. Set by purerl; empty if nothing is checked.
+        info: a dict from name to further output, `[B, ...]` each.
+        nonfinite: a dict from `reward` and `observation` (or `observation/x` for each entry `x` of an observation) to `[B]`
+          bool, True if a number of this step was not finite. Set by purerl; empty unless the config has `nonfinite="reset"`.
 
     Example:
         >>> obs, done = jnp.zeros((4, 2)), jnp.zeros(4, bool)
@@ -52,22 +52,22 @@ class Environment(NamedTuple):
     Attributes:
         reset: `(keys [B]) -> (env_state, obs)`.
         step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys is for the step, the second row for resets.
-          With a `purerl.core.auto_reset.AutoReset`, slow resets of a rollout are drawn in one batch on an accelerator.
+          If `step` is a `purerl.core.auto_reset.AutoReset`, an accelerator computes the slow resets of a rollout in one batch.
         observation_space: the shape and dtype of one observation: a `jax.ShapeDtypeStruct`, `Discrete` for a categorical value,
           `Indices` for an array of categorical values, or a PyTree of these.
-        action_space: the space of `action`.
+        action_space: the space of an action of one environment.
         max_steps: the time limit in steps, or None if unknown.
         truncates_after: the least length of a truncated episode: `max_steps` if only the time limit truncates; `2**31 - 1` if
           nothing truncates, or if the time limit is part of the task and terminates. If None (unknown), rollouts store
           observations twice.
         info: names of the entries of `TimeStep.info`.
-        draw: `(env_states, returns, path)` renders states of one environment into a file, one frame per state; None if
-          unsupported.
-        name: the name in messages and records.
+        draw: `(env_states, returns, path)`, a function that renders states of one environment into a file, one frame per state;
+          None if unsupported.
+        name: the name of the environment in messages.
         action_mask: name of the observation entry that marks valid actions; "" for none.
         critic_obs: name of the observation entry that only the value network sees; "" for none.
-        host: handle that opens and closes external (Python) environments; None for pure environments. See `purerl.envs.host`.
-        resets_itself: True if resets draw their own random numbers and ignore the second row of keys.
+        host: the `purerl.envs.host.Host` that runs external (Python) environments; None for environments in JAX.
+        resets_itself: True if `step` resets with its own random numbers and ignores the second row of keys.
 
     Example:
         >>> def reset(keys):

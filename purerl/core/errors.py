@@ -1,4 +1,4 @@
-"""Exceptions of purerl, the format of their messages, and the predicates and divisors that hints are made of."""
+"""Exceptions of purerl, the format of their messages, and helpers for hints: predicates, similar names, divisors."""
 
 import contextlib
 import difflib
@@ -12,7 +12,7 @@ import numpy as np
 class Problem(NamedTuple):
     """A problem with one field of a config: the field, its value, and a hint about what would work.
 
-    A class as the value is printed by its name; `...` stands for a problem that is not about one value.
+    If the value is a class, the message shows its name. The value `...` stands for a problem that is not about one value.
     """
 
     field: str
@@ -84,7 +84,7 @@ def raise_if_any(found: list[Problem]) -> None:
 def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
     """Return a hint with the names most similar to `name`.
 
-    If no name is similar, return `otherwise`, or, if that is empty, a hint with all names.
+    If no name is similar, return `otherwise`. If `otherwise` is empty too, return a hint with all names.
     """
     names = list(names)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
@@ -110,7 +110,7 @@ class CheckpointError(RuntimeError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """Error for a checkpoint that does not match the run to be resumed; `differences` lists how they differ.
+    """Error for a checkpoint that does not match the run to be resumed; `differences` lists where the two differ.
 
     Example:
         >>> try:

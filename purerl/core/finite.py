@@ -18,7 +18,7 @@ def is_finite(x: Any) -> Any:
 
 
 def nonfinite_rows(tree: PyTree, name: str) -> dict[str, Any]:
-    """Return a dict from the name of each float array `[B, ...]` in a tree to flags `[B]`, True for nonfinite rows.
+    """Return a dict from the name of each float array `[B, ...]` in a tree to `[B]` flags, True where a number is not finite.
 
     Args:
         tree: JAX or NumPy arrays.
@@ -29,7 +29,7 @@ def nonfinite_rows(tree: PyTree, name: str) -> dict[str, Any]:
 
 
 def float_entries(tree: PyTree, name: str) -> dict[str, Any]:
-    """Return a dict of the float arrays of a tree, with the names described in `nonfinite_rows`."""
+    """Return a dict from name to float array of a tree, with the names described in `nonfinite_rows`."""
     path_of = lambda path: "/".join([name, *([jax.tree_util.keystr(path, simple=True, separator="/")] if path else [])])
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {path_of(path): x for path, x in leaves if jnp.issubdtype(x.dtype, jnp.floating)}

@@ -96,12 +96,12 @@ def named_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> 
 
 
 def flat_draw(draw: Callable, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return `draw(key, shape)`, drawn along one flat axis: the same numbers in half the compile time. The key is consumed."""
+    """Return the numbers of `draw(key, shape)`, sampled along one flat axis in half the compile time. The key is consumed."""
     return draw(key, (math.prod(shape),), jnp.float32).reshape(shape)
 
 
 def split_keys(key: jax.Array, *shape: int) -> jax.Array:
-    """Return `jax.random.split(key, shape)`, split along one flat axis: the same keys in half the compile time."""
+    """Return the keys of `jax.random.split(key, shape)`, split along one flat axis in half the compile time."""
     return jax.random.split(key, math.prod(shape)).reshape(shape)
 
 

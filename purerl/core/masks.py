@@ -41,6 +41,6 @@ def is_malformed(mask: jax.Array) -> jax.Array:
 
 
 def mask_metrics(mask: jax.Array, space: Space) -> dict[str, Any]:
-    """Count the empty and the malformed masks of a rollout, `[T, B, n]`."""
+    """Count the empty and the malformed masks, `[T, B, n]`, in a rollout of T steps of B environments."""
     count = lambda rows: Sum(total(rows.astype(jnp.int32)))
     return {"empty_masks": count(is_empty(mask, space)), "malformed_masks": count(is_malformed(mask))}

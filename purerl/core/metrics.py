@@ -1,7 +1,7 @@
-"""Metrics of an update. Means are kept as sums and counts, so that records can be added even if an update counted nothing.
+"""Metrics of an update. Means are stored as sums and counts, so that updates that counted nothing can be combined with others.
 
-Metrics are a dict from name to `Sum`, `Mean` or `Max`. Each class defines how to combine two records (`add`), and the initial
-value (`start`). `summarize` converts metrics to NumPy arrays on the host.
+Metrics are a dict from name to `Sum`, `Mean` or `Max`. Each class defines `add`, which combines the arrays of two updates, and
+`start`, the neutral element of `add`. `summarize` converts metrics to NumPy arrays on the host.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class Mean(struct.PyTreeNode):
 
 
 class Max(struct.PyTreeNode):
-    """A quantity whose maximum is kept."""
+    """A quantity that is combined by its maximum, such as the largest reward."""
 
     value: jax.Array
     add = staticmethod(jnp.maximum)
@@ -70,7 +70,7 @@ def values(metrics: dict[str, Any]) -> dict[str, jax.Array]:
 
 
 def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dict[str, Any]]:
-    """Apply `update: (state) -> (state, metrics)` `count` times; return the last state, and the metrics as one record."""
+    """Apply `update: (state) -> (state, metrics)` `count` times; return the last state and the combined metrics."""
     kinds = jax.eval_shape(update, state)[1]
     start = lambda metric: lambda x: jnp.full(x.shape, metric.start, x.dtype)
     nothing = {name: jax.tree.map(start(metric), metric) for name, metric in kinds.items()}
@@ -83,16 +83,16 @@ def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dic
 
 
 def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Aggregate records on the host, `[..., rows] -> [...]`, in order, so that the result does not depend on chunk sizes."""
+    """Combine metrics along the last axis on the host, `[..., rows] -> [...]`, in order, so that chunks round like one call."""
     ufunc = {jnp.add: np.add, jnp.maximum: np.maximum}
     add = lambda metric: lambda x: ufunc[metric.add].accumulate(x, axis=-1)[..., -1]
     return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
 
 
 def over_the_last(mean: Mean, share: float) -> np.ndarray:
-    """Average the last `share` of each run's records, `[rows]` or `[runs, rows]` on the host; return `[runs]`.
+    """Average a metric over the last fraction `share` of each run, `[rows]` or `[runs, rows]` on the host; return `[runs]`.
 
-    If nothing was counted in the last records, average over all records. If nothing was counted in any record, return NaN.
+    If nothing was counted in this fraction, average over the whole run. If nothing was counted in the whole run, return NaN.
     """
     totals, counts = (np.atleast_2d(x).astype(np.float64) for x in (mean.total, mean.count))
     tail = slice(-max(1, round(totals.shape[1] * share)), None)
@@ -107,7 +107,7 @@ def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarr
     The mean of no entries is NaN, for example the mean return of an update in which no episode ended.
 
     Args:
-        metrics: as `train` or `train.update` returns them.
+        metrics: the metrics that `train` or `train.update` returns.
         fill: replace each NaN mean by the last mean before it that is not NaN. NaN before the first such mean remains.
 
     Example:

@@ -48,13 +48,12 @@ class Plan:
         minibatch_size: environment steps per gradient step.
         gradient_steps: gradient steps of the run.
         parameters: number of trained scalars.
-        rollout_bytes: memory of one rollout, and of its first states if an accelerator draws them before the rollout (slow
-          resets).
+        rollout_bytes: memory of one rollout, including its pool of first states if resets are slow.
         state_bytes: memory of the training state.
         kept_bytes: part of `state_bytes` for auxiliary state: stored rollouts, and other versions of the parameters.
         phases: the plan of each training phase of an update.
         on_host: True if the environments are external (Python) environments, outside of JAX.
-        compile_update: returns the compiled update of one run.
+        compile_update: function that returns the compiled update of one run.
     """
 
     devices: int

@@ -9,23 +9,23 @@ Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests
 | initial weights | one seed after the other | batched | batched QR can hang on a CPU; 1/97 of the time for 2048 seeds on a GPU |
 | work that few environments need: resets, recurrent values | a branch | always computed | a branch waits for the host |
 | slow resets (Craftax's worlds) in rollouts | when needed, one after the other | all at once, before the loop | no wait |
-| slow resets elsewhere | one after the other | a sixteenth at a time | waiting costs less than generating worlds |
+| slow resets elsewhere | one after the other | a sixteenth of them at a time | waiting costs less than generating worlds |
 | rollout rows and loop state | one array per leaf | one packed array | less than half the kernels of a step |
 | values of feed-forward networks | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
-| policy and value of equal shape | separate | batched products | 7 kernels fewer per minibatch; on a CPU a tenth slower |
+| policy and value of equal shape | separate | batched products | 7 kernels fewer per minibatch; a tenth slower on a CPU |
 | dense layers, if `kernels="fused"` | separate | one kernel forward, one backward, on a GPU | 15 kernels per minibatch, not 31 |
 | means of a loss, norms of gradients | one reduction each | one reduction for all | 5 kernels fewer per minibatch |
 | gradient of a narrow head | one column after the other | one product | 3 kernels fewer per minibatch |
-| convolutions | products of patches | cuDNN | 1/45 of the time of XLA's convolution on a CPU; a quarter less memory |
-| gradient of GRU and LSTM | stores intermediates | recomputes them | 13 kernels per step, not 21; on a CPU a quarter slower |
+| convolutions | products of patches | cuDNN | 1/45 of the time of XLA's convolution on a CPU; a quarter less memory on a GPU |
+| gradient of GRU and LSTM | stores intermediates | recomputes them | 13 kernels per step, not 21; a quarter slower on a CPU |
 | linear recurrences: LRU, minimal GRU | one step at a time | blocks of steps at once | 4 kernels for 1024 steps |
 | loops of small steps: estimators, shuffle | one step at a time | unrolled | few kernels for many steps |
-| several devices: metrics | reduced before the shuffle | the same; on a TPU also before the batch | a third less memory |
+| several devices: metrics | reduced before the shuffle | the same; on a TPU also before the batch | a third less memory there |
 
 Other parts are the same on all platforms. Hidden dense layers are flax's by default. Heads of up to 8 outputs multiply one
 column after the other, which takes a fifth of the time of one product on a CPU, and saves up to 5 kernels on a GPU, since XLA
 fuses the products. Recurrent cells are custom: one product covers the inputs of a whole sequence, where flax's `RNN` needs a
-product for each step (purejaxrl's GRU has 2.7 times the kernels).
+product for each step (purejaxrl's GRU has 2.8 times the kernels).
 """
 
 import contextlib
@@ -52,7 +52,7 @@ _only_cpu = contextvars.ContextVar("only_cpu", default=False)
 
 @contextlib.contextmanager
 def for_cpu_alone() -> Iterator[None]:
-    """Trace programs for a CPU alone, for converters to formats without a choice by platform."""
+    """Trace programs for a CPU only, for converters to formats that cannot choose by platform."""
     token = _only_cpu.set(True)
     try:
         yield
@@ -89,12 +89,12 @@ def scan(
     """Scan like `jax.lax.scan`, with two options for accelerators, where the cost of an iteration is its number of kernels.
 
     Args:
-        step, carry, xs, reverse: as in `jax.lax.scan`.
+        step, carry, xs, reverse: the arguments `f`, `init`, `xs` and `reverse` of `jax.lax.scan`.
         unroll: steps per iteration on an accelerator, so that steps with little computation become few kernels. A CPU does not
           unroll: iterations cost next to nothing there, and longer iterations take longer to compile.
-        recomputes: on an accelerator, the gradient stores only the step's matrix products and recomputes the rest. A GRU's step
-          then stores two arrays instead of ten, and needs 13 kernels instead of 21, forward and backward. A CPU would take a
-          quarter longer.
+        recomputes: if True, an accelerator stores only the step's matrix products for the gradient, and recomputes the rest. A
+          GRU's step then stores two arrays instead of ten, and needs 13 kernels instead of 21, forward and backward. A CPU does
+          not recompute, since it would take a quarter longer.
     """
 
     def on_accelerator(carry, xs):
@@ -126,7 +126,7 @@ def _sums_at_once(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
 
 @jax.custom_jvp
 def sums(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    """Return the sum of each array; all have one shape. On an accelerator, one kernel computes all sums."""
+    """Return the sum of each of several arrays of equal shape. On an accelerator, one kernel computes all sums."""
     return by_platform(arrays, cpu=lambda arrays: tuple(x.sum() for x in arrays), accelerator=_sums_at_once)
 
 
@@ -136,7 +136,7 @@ def _sums_jvp(primals: tuple, tangents: tuple) -> tuple:
 
 
 def means(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Return the mean of each array, by `sums`."""
+    """Return a dict from name to the mean of an array, computed by `sums`. All arrays have one shape."""
     totals = sums(tuple(arrays.values()))
     return {name: total / np.float32(x.size) for (name, x), total in zip(arrays.items(), totals, strict=True)}
 
@@ -145,7 +145,7 @@ def means(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
 
 
 def strong(tree: Any) -> Any:
-    """Return arrays with strong dtypes: weak dtypes would change in a scan's carry. Raise a ConfigError for other leaves."""
+    """Return arrays with strong dtypes: weak dtypes would change in a scan's carry. Raise a ConfigError if a leaf is no array."""
 
     def one(path, x):
         try:
@@ -160,13 +160,13 @@ def strong(tree: Any) -> Any:
 
 
 class Packed(struct.PyTreeNode):
-    """A tree of arrays `[*lead, ...]` whose small rows are packed into one array, bit for bit.
+    """A tree of arrays `[*lead, *row]`. Arrays with small rows are packed into one array, bit for bit.
 
     Attributes:
-        arrays: the packed rows side by side in one array `[*lead, words]`, float32 if all packed rows are, else int32; then the
-          leaves that are not packed.
+        arrays: one array `[*lead, words]` of all packed rows side by side, if there are any, then the leaves that are not packed.
+          The first is float32 if all packed rows are float32, else int32.
         structure: the tree structure.
-        rows: for each leaf, the shape and dtype of its packed row, or None if the leaf is not packed.
+        rows: for each leaf, the shape and dtype of its row, or None if the leaf is not packed.
     """
 
     arrays: list[jax.Array]
@@ -187,7 +187,7 @@ def pack(tree: PyTree, lead: tuple[int, ...] | None) -> Packed:
 
 
 def unpack(packed: Packed) -> PyTree:
-    """Return the packed tree. Its leading axes are the packed arrays' current axes, which may have changed since `pack`."""
+    """Return the tree that was packed. Its leading axes are those of `packed.arrays`, which may have changed since `pack`."""
     sizes = [math.prod(row.shape) for row in packed.rows if row is not None]
     words = iter(jnp.split(packed.arrays[0], np.cumsum(sizes)[:-1], axis=-1) if sizes else [])
     others = iter(packed.arrays[1:] if sizes else packed.arrays)
@@ -196,7 +196,7 @@ def unpack(packed: Packed) -> PyTree:
 
 
 def _row(x: jax.Array, lead: tuple[int, ...] | None) -> jax.ShapeDtypeStruct | None:
-    """Return the shape and dtype of a leaf's row if the leaf is packed, else None."""
+    """Return the shape and dtype of a leaf's row if `pack` packs the leaf, else None."""
     if lead is None:
         return None
     is_word = x.dtype == bool or (jnp.issubdtype(x.dtype, jnp.number) and x.dtype.itemsize == 4)

@@ -1,8 +1,8 @@
-"""Reductions over the environments and devices of an agent: the only module that handles several devices.
+"""Reductions over the environments and devices of an agent: the only module with collective operations.
 
 The environments of one agent can be spread over the devices of a mesh axis. Each device then computes the same functions on its
-share of the environments, with its own rollouts and random numbers. The functions here take means, moments and gradients over all
-devices, so that parameters and statistics stay equal on all devices, bit for bit.
+share of the environments, with its own rollouts and random numbers. The functions here reduce means, moments and gradients over
+all devices, so that parameters and statistics stay equal on all devices, bit for bit.
 
 The axis is part of the context in which a function is traced (`on_axis`), like JAX's matmul precision. A custom estimator or
 algorithm that reduces over environments with the functions here is therefore correct on several devices. Without an axis, these
@@ -44,7 +44,7 @@ _AXIS: contextvars.ContextVar[Axis | None] = contextvars.ContextVar("axis", defa
 
 
 def on_axis(function: Callable, axis: Axis | None) -> Callable:
-    """Return a function that is traced as one device's share of an axis. If `axis` is None, return `function` itself."""
+    """Return `function`, traced for one device of a mesh axis. If `axis` is None, return `function` unchanged."""
     if axis is None:
         return function
 
@@ -88,7 +88,7 @@ def fold_in_device(key: jax.Array) -> jax.Array:
 
 
 def local_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
-    """Return a key for a named use of randomness on this device alone; see `named_key`."""
+    """Return a key for a named use of randomness on this device alone. The arguments are those of `named_key`."""
     return fold_in_device(named_key(key, name, *counters))
 
 
@@ -116,7 +116,7 @@ def pall(flag: jax.Array) -> jax.Array:
 
 
 def pmean(tree: Any) -> Any:
-    """Return the mean over devices of each array, such as gradients. If all arrays have one dtype, one exchange suffices."""
+    """Return the mean over devices of each array of a tree, such as gradients: one exchange if all arrays have one dtype."""
     axis, (leaves, structure) = _AXIS.get(), jax.tree.flatten(tree)
     if axis is None or not leaves:
         return tree
@@ -128,10 +128,10 @@ def pmean(tree: Any) -> Any:
 
 
 def reduce_before(metrics: Any, key: jax.Array, batch: Any) -> tuple[Any, jax.Array, Any]:
-    """Place an optimisation barrier: devices reduce metrics before the epochs, so that the metrics' inputs can be freed.
+    """Return the arguments behind an optimisation barrier: devices reduce the metrics, and free their inputs, before the epochs.
 
-    On a TPU the batch waits for the metrics too, since a TPU would otherwise lay out the batch while the inputs are still held.
-    On a GPU, the batch would have to be copied in order to wait.
+    The key waits for the metrics. On a TPU the batch waits too, since a TPU would otherwise lay out the batch while the inputs
+    are still in memory. On other platforms the batch does not wait, since a GPU would have to copy it.
     """
     if _AXIS.get() is None:
         return metrics, key, batch
@@ -146,10 +146,9 @@ def gathered(tree: Any) -> Any:
 
 
 def quantile(x: jax.Array, q: float) -> jax.Array:
-    """Return the q-quantile of all entries of `x` over all devices, to 2**-24 of the range of `x`.
+    """Return the q-quantile of all entries of `x` over all devices, accurate to 2**-24 of the range of `x`.
 
-    The quantile is found by bisection, since sorting takes longer than all other work on a large batch (see
-    `purerl.learning.shuffle`).
+    The quantile is found by bisection, since sorting a large batch costs as much as its gradients (`purerl.learning.shuffle`).
     """
 
     def halve(_, bounds):

@@ -105,12 +105,12 @@ class Box(NamedTuple):
 class Mixed(NamedTuple):
     """Actions of several parts, such as a choice of a tool and a force: a dict or a tuple of spaces.
 
-    The environment's `step` receives an action in the structure of `parts`, as `Policy` returns it. A policy's distribution and
-    `Transition.action` hold one array `[..., d]`, the numbers of all parts as float32, in the order of their declaration. An
-    action mask has the flags of all discrete parts, in the same order.
+    `Policy` returns, and the environment's `step` receives, an action in the structure of `parts`. A policy's distribution and
+    `Transition.action` hold one array `[..., d]`, the numbers of all parts as float32, in the order in which `parts` declares
+    them. An action mask has the flags of all discrete parts, in the same order.
 
     Attributes:
-        parts: `Discrete`, `MultiDiscrete`, `MultiBinary` and `Box` spaces.
+        parts: a dict or a tuple of `Discrete`, `MultiDiscrete`, `MultiBinary` and `Box` spaces.
 
     Example:
         >>> space = purerl.Mixed({"force": purerl.Box(-np.ones(2), np.ones(2)), "tool": purerl.Discrete(3)})
@@ -139,7 +139,7 @@ class Mixed(NamedTuple):
         return jnp.concatenate(list(map(flat, _in_order(self.parts, action), parts_of(self))), axis=-1)
 
     def build(self, values: Iterable[Any]) -> Any:
-        """Return values, one for each of `parts_of`, in the structure of `parts`."""
+        """Return values, one for each space in `parts_of(self)`, in the structure of `parts`."""
         return _build(self.parts, iter(values))
 
 
@@ -147,21 +147,21 @@ Space = Discrete | MultiDiscrete | MultiBinary | Box | Mixed
 
 
 def is_part(space: Any) -> bool:
-    """Return True for a space that is not made of others."""
+    """Return True for a space that is not composed of other spaces."""
     return isinstance(space, Discrete | MultiDiscrete | MultiBinary | Box)
 
 
 def parts_of(space: Space) -> list[Any]:
-    """Return the spaces that make up an action, in the order of their declaration; the space itself if it is not `Mixed`."""
+    """Return the parts of a `Mixed` space, in the order of their declaration. For any other space, return the space alone."""
     return _in_order(space.parts, space.parts) if isinstance(space, Mixed) else [space]
 
 
 def values_of(space: Space, action: Any) -> list[Any]:
-    """Return the values of an action, one for each of `parts_of`."""
+    """Return the values of an action, one for each space in `parts_of(space)`."""
     return _in_order(space.parts, action) if isinstance(space, Mixed) else [action]
 
 
-# JAX sorts the entries of a dict. The order of a declaration is that of a mask, too.
+# JAX sorts the entries of a dict by name. Actions and masks have the order of the declaration instead.
 def _in_order(spaces: Any, tree: Any) -> list[Any]:
     """Return the leaves of a tree with the structure of `spaces`, in the order of the declaration."""
     if is_part(spaces):
@@ -192,7 +192,7 @@ def has_box(space: Space) -> bool:
 def flat_bounds(space: Space) -> tuple[jax.Array, ...]:
     """Return the lowest and the highest action of a space with continuous parts, each `[d]`; () for other spaces.
 
-    Discrete parts have bounds of 0, which nothing reads.
+    The bounds of discrete parts are set to 0, and nothing reads them.
     """
     if not has_box(space):
         return ()
@@ -206,14 +206,14 @@ def is_index(space: Any) -> bool:
 
 
 def encoded_shape(space: Any) -> tuple[int, ...]:
-    """Return the shape of an observation entry as a network sees it."""
+    """Return the shape of an observation entry after one-hot encoding, as a network reads it."""
     if isinstance(space, Discrete):
         return (space.n,)
     return space.encoded_shape if isinstance(space, Indices) else space.shape
 
 
 def entries_of(space: Any) -> dict[str, Any]:
-    """Return the spaces of an observation's entries by name. A single array has the name ""."""
+    """Return a dict from the name of each entry of an observation to the entry's space. A single array has the name ""."""
     leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_index)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
 
@@ -224,7 +224,7 @@ WIDEST = 1e6  # a half width of at least this size stands for a missing bound, n
 def bounds_map(low: np.ndarray | jax.Array, high: np.ndarray | jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return centre and half width of each action dimension: `action = centre + half_width * x` for x from -1 to 1.
 
-    A dimension with an infinite bound, or a half width of at least 1e6, has centre 0 and half width 1, and keeps the
+    A dimension with an infinite bound, or a half width of at least 1e6, has centre 0 and half width 1, so that `x` is in the
     environment's unit.
 
     Args:

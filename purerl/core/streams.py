@@ -1,4 +1,7 @@
-"""Reward streams: with intrinsic rewards, arrays of rewards, values and targets have a trailing axis of `K` streams."""
+"""Reward streams: with intrinsic rewards, arrays of rewards, values and targets have a trailing axis of `K` streams.
+
+A rollout has `T` steps of `B` environments, and a batch has `N` sequences of `L` steps.
+"""
 
 import jax
 

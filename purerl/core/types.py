@@ -27,8 +27,8 @@ class Outputs(NamedTuple):
     Attributes:
         policy: a distribution over actions (`purerl.distributions`) of batch shape `[L, N]`.
         value: `[L, N]` float32, or `[L, N, K]` with several reward streams.
-        heads: further outputs by name. PPG needs `aux_value`, shaped like `value`. DAAC needs `advantage`, a callable PyTree that
-          maps an encoded action `[L, N, d]` to `[L, N]`.
+        heads: a dict from name to further output, or `()`. PPG needs `aux_value`, shaped like `value`. DAAC needs `advantage`, a
+          callable PyTree that maps an encoded action `[L, N, d]` to `[L, N]`.
 
     Example:
         >>> policy = purerl.distributions.Categorical(jnp.zeros((128, 4, 2)))
@@ -46,11 +46,11 @@ class Network(NamedTuple):
     Attributes:
         init: `(key, obs [L, N, ...]) -> params`, a dict from group name ("policy", "value", ...) to the parameters of the group.
           A training phase updates whole groups.
-        apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. If `first` is set, the network resets its
+        apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. Where `first` is set, the network resets its
           hidden state before it reads the observation. The returned carry is the hidden state after the last of the `L` steps.
         initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without hidden state.
-        prepare: `(params) -> params`, adds arrays that `apply` would otherwise compute from the parameters in every step. Used
-          once per rollout on an accelerator; `apply` accepts prepared and unprepared parameters.
+        prepare: `(params) -> params`, adds arrays that `apply` would otherwise compute from the parameters in every step. An
+          accelerator calls it once per rollout; `apply` accepts prepared and unprepared parameters.
 
     Example:
         >>> def init(key, obs):
@@ -78,7 +78,7 @@ class Network(NamedTuple):
 
 
 class Transition(struct.PyTreeNode):
-    """Everything about step t and nothing about other steps, so that estimators never shift an array. Leaves `[T, B, ...]`.
+    """All data of a step, without data of other steps, so that estimators never shift an array. Leaves `[T, B, ...]`.
 
     Attributes:
         obs: the observation that `action` was chosen for.
@@ -88,14 +88,14 @@ class Transition(struct.PyTreeNode):
         log_prob: float32, log-probability of `action` under the acting policy.
         value: float32 `[T, B(, K)]`, the value of `obs`.
         reward: float32 `[T, B(, K)]`.
-        terminated, truncated: bool, as in `TimeStep`. There is no `done`.
-        next_value: float32 `[T, B(, K)]`, the value of the observation after this step, *before* any reset. Not masked: readers
-          must use 0 where `terminated` is set.
-        policy: the distribution that `action` was drawn from.
+        terminated, truncated: bool, the episode ended in a terminal state, or a time limit cut it short. There is no `done`.
+        next_value: float32 `[T, B(, K)]`, the value of the observation after this step; where `truncated` is set, of the
+          observation *before* the reset, or as the config's `truncation` chooses. Readers must use 0 where `terminated` is set.
+        policy: the distribution that `action` was sampled from.
         next_obs: the observation after this step, before any reset; `()` unless requested.
-        intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
-        info: the entries of the environment's info that the config names in `info` and `episode_info`, `[T, B, ...]` each; empty
-          in APPO, whose ring does not store it. Entries may be nonfinite.
+        intrinsic: input of the intrinsic reward's loss; `()` if there is no such loss.
+        info: a dict of the entries of the environment's info that the config names in `info` and `episode_info`, `[T, B, ...]`
+          each; empty in batches of APPO, whose ring buffer does not store info. Entries may be nonfinite.
 
     Example:
         >>> no = jnp.zeros((3, 1), bool)
@@ -155,8 +155,9 @@ class Sample(struct.PyTreeNode):
     """The part of a step that PPO's loss reads. Fields are named as in `Transition` and `Advantages`.
 
     Attributes:
-        policy: as in `Transition`; `()` if no loss reads the policy.
-        intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
+        policy: the distribution that `action` was sampled from; `()` unless the config measures the KL divergence or the
+          policy loss reads the distribution.
+        intrinsic: input of the intrinsic reward's loss; `()` if there is no such loss.
 
     Example:
         >>> def behaviour_cloning(params, outputs, old: purerl.Sample, cfg):
@@ -227,7 +228,7 @@ class TrainState(struct.PyTreeNode):
         clock: the update counter. Never batched under `vmap` over seeds: see `Train.seed_axes`.
         key: the root of all random keys. The root is constant; the keys derived from it vary with the update counter.
         statistics: running statistics, see `purerl.acting.normalize`.
-        extra: auxiliary state of the algorithm, by name.
+        extra: auxiliary state of the algorithm, a dict from name to PyTree.
 
     Example:
         >>> state = purerl.make_train(purerl.PPOConfig()).init(jax.random.key(0))
@@ -249,7 +250,7 @@ class TrainResult(struct.PyTreeNode):
 
     Attributes:
         state: the `TrainState` after the last update.
-        metrics: a dict of metrics (`purerl.core.metrics`), leaves `[num_updates]`, or one record per `metrics_every` updates.
+        metrics: a dict of metrics (`purerl.core.metrics`), leaves `[num_updates / metrics_every]`, rounded up.
     """
 
     state: TrainState

@@ -1,4 +1,4 @@
-"""Environments with one protocol and one adapter per suite. An adapter is imported when one of its environments is made."""
+"""Environments of all suites under one protocol. A suite's adapter is imported when one of its environments is made."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,17 +30,17 @@ def make_env(
     """Return the environment of an id, or a given environment object, as a `purerl.Environment`.
 
     Args:
-        env_id: id of a registered gymnax environment, or of an environment of another suite, such as `brax/ant`; ignored if `env`
-          is given.
+        env_id: id of a registered gymnax environment, or of an environment of another suite, such as `brax/ant`. If `env`
+          is given, `env_id` is used only to check `env_kwargs`.
         env_kwargs: constructor arguments, as pairs of name and value. If `env` is given, there must be none, unless `env_id` is
           the import path from which the command line made `env`.
-        env_params: values, numbers or tracers, that override single parameters.
+        env_params: a dict from the name of a parameter to its new value, which may be a tracer.
         env: an `Environment`, such as the result of `purerl.wrap_env`; an object with gymnax 1.0's methods; or None.
-        params: the object of parameters of a gymnax environment or of the suite's environment; None for the default parameters.
+        params: the object with all parameters of the environment; None for the default parameters.
         info: names of the `info` entries to pass on.
         num_envs: number of environments with which a custom `Environment` is traced.
         finite: reset environments whose observation or reward is not finite.
-        randomize: the distribution of each parameter that is drawn at each reset.
+        randomize: a dict from the name of a parameter to the distribution from which each reset samples it.
 
     Raises:
         ConfigError: the environment does not exist, or violates the protocol.
@@ -63,7 +63,7 @@ def make_env(
         adapt = lambda overrides: made.adapt(overridden(params, overrides))
         bare = with_randomized(adapt, params, env_params, randomize) if randomize else adapt(env_params)
         bare = bare._replace(name=env_id) if env is None and "/" in env_id else bare
-    if bare.host:  # an unshared copy
+    if bare.host:  # a copy that shares no external environments
         return with_named_mask(bare.host.environment(info, finite)._replace(name=bare.name))
     return with_named_mask(with_info(with_finite(bare, num_envs) if finite else bare, info))
 
@@ -82,14 +82,14 @@ def _made(env_id: str, env_kwargs: tuple, env: Any, params: Any) -> Made:
 
 
 def lives_on_host(env_id: str, env: Any = None) -> bool:
-    """Return True if `env`, or the config's environment if `env` is None, is external to JAX. Nothing is constructed."""
+    """Return True if `env`, or the environment `env_id` if `env` is None, is external (Python). Nothing is constructed."""
     return env.host is not None if isinstance(env, Environment) else env is None and env_id.startswith("gymnasium/")
 
 
 def swept_problems(
     env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None
 ) -> list[Problem]:
-    """Report invalid environment parameters in a batch of configs. Arguments are as in `make_env`; overrides are `[configs]`."""
+    """Report invalid environment parameters in a batch of configs. The values in `env_params` may be arrays `[configs]`."""
     if isinstance(env, Environment):
         return []
     defaults = _made(env_id, env_kwargs, env, params).params if params is None else params
@@ -99,26 +99,26 @@ def swept_problems(
 def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Environment:
     """Return gymnasium environments as a `purerl.Environment`, to be passed as `env=`.
 
-    The environments are external: the compiled program calls back to Python in each step, which takes longer than a step in JAX.
-    Seeds and configs are trained one after the other, on one device, without `jax.vmap`. Programs with callbacks are not cached.
-    The environments' state is not part of the training state: `update` continues from the latest state only, and evaluations use
-    separate environments. `purerl.export` exports the policy as usual, without the environment.
+    The environments are external (Python): the compiled program calls back to Python in each step, which takes longer than a step
+    in JAX. Seeds and configs are trained one after the other, on one device, without `jax.vmap`. Compiled programs with callbacks
+    are not cached. The environments' state is not part of the training state, so `update` accepts only the latest training state.
+    Evaluations use separate environments. `purerl.export` exports the policy as usual, without the environment.
 
-    Checkpoints hold the attributes of the environments and their wrappers, if these are numbers, arrays, random generators or
-    MuJoCo's simulation. Such a run resumes bit for bit. Otherwise the environments restart, and a warning says why. State in
-    closures, class attributes or `__slots__` is not detected. If an environment raises an error or its process dies, the run is
-    saved and ends with `purerl.EnvironmentFailed`.
+    If all attributes of the environments and their wrappers that can change are numbers, arrays, random generators or MuJoCo's
+    simulation, checkpoints hold them, and a run resumes bit for bit. Otherwise, the environments restart, and a warning says why.
+    State in closures, class attributes or `__slots__` is not detected. If an environment raises an error or its process dies,
+    `fit` saves the run if it has a directory, and raises `purerl.EnvironmentFailed`.
 
     Wrappers that normalise by running statistics are refused, since evaluations would not share the statistics. Use the config's
     `normalize_obs` and `normalize_reward` instead. Wrappers that change rewards cause a warning. An action mask is read if it is
-    the entry `action_mask` of a dict of observations. A mask in info, or one that a method returns, causes a warning.
+    the entry `action_mask` of a dict observation. A mask in `info`, or a method that returns a mask, causes a warning.
 
     Args:
         make: `() -> gymnasium.Env`; or with `vectorization="vector"`, `(num_envs) -> gymnasium.vector.VectorEnv`, whose `reset`
           takes one seed for all of its environments.
         vectorization: `sync`, one environment after the other in this process; `async`, one process per environment, which pays
           off if a step takes a millisecond or more; `vector`, the vector environment that `make` returns. With `async`, a script
-          needs `if __name__ == "__main__":` around the code that runs.
+          needs `if __name__ == "__main__":` around the code that trains.
 
     Raises:
         ConfigError: `make` does not return such an environment, or a space is not supported.

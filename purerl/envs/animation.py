@@ -10,7 +10,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
 
-FASTEST = 0.02  # seconds per image of a GIF; viewers slow down faster ones
+FASTEST = 0.02  # minimum seconds per image of a GIF; viewers slow down faster GIFs
 
 
 def draw_in_memory() -> None:
@@ -33,7 +33,7 @@ def ffmpeg() -> str:
 
 
 def drawing(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
-    """Return `Environment.draw` of an environment of `wrap_env`: images of states, `render(states)`, `seconds` per image."""
+    """Return the function `draw` of an environment of `wrap_env`. It saves the images `render(states)`, `seconds` per image."""
 
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
         save_animation(render([state for state, _ in env_states]), path, seconds)
@@ -42,9 +42,9 @@ def drawing(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds
 
 
 def save_animation(images: Sequence[np.ndarray] | np.ndarray, path: str | os.PathLike, seconds: float) -> None:
-    """Encode images `[height, width, 3]` uint8 as a GIF, or an MP4 by the suffix of the path, `seconds` per image.
+    """Save images `[height, width, 3]` uint8, `seconds` per image, as an MP4 if the path ends in `.mp4`, otherwise as a GIF.
 
-    Where a GIF would be too fast for viewers, images are skipped.
+    If a GIF would be too fast for viewers, images are left out.
     """
     if pathlib.Path(path).suffix == ".mp4":
         pixels = np.asarray(images, np.uint8)

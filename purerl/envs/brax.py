@@ -3,9 +3,9 @@
 In brax, `EpisodeWrapper` sets the time limit; here, `purerl.wrap_env` does. An episode that reaches the limit is truncated,
 and its return is bootstrapped from the value of its last observation. `done` of the unwrapped environment marks a terminal state.
 
-`env_kwargs` can have `episode_length` (by default 1000 steps of brax, as in brax's training) and `action_repeat` (by default
+`env_kwargs` can contain `episode_length` (by default 1000 steps of brax, as in brax's training) and `action_repeat` (by default
 1; repeats stop when the episode ends). All other entries are constructor arguments; `backend` is `spring` by default.
-`env_params` are scalars of the environment's `System`, such as `ang_damping`.
+`env_params` override numbers of the environment's `System`, such as `ang_damping`.
 """
 
 import copy

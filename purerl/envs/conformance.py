@@ -1,4 +1,4 @@
-"""`check_env`: report where an environment violates the protocol."""
+"""`check_env`, a check of environments against the protocol."""
 
 import time
 import timeit
@@ -44,15 +44,15 @@ def check_env(
 ) -> EnvReport:
     """Try an environment with random actions, and report faults that would make training wrong.
 
-    The check covers shapes and dtypes, also those of the state after a step, `terminated`, `truncated` and the time limit,
+    The check covers shapes and dtypes (also of the state after a step), `terminated`, `truncated` and the time limit,
     determinism, leaks of state across resets, the independence of environments in a batch, the observation before a reset,
-    nonfinite numbers, and the cost of a step and a reset. External environments cannot return to an earlier state, so their
-    resets, batches and cost are not checked.
+    nonfinite numbers, and the cost of a step and a reset. External (Python) environments cannot return to an earlier state, so
+    leaks of state, independence and cost are not checked for them.
 
     Args:
         env: an id, an environment that `make_train` accepts, or a single environment that `wrap_env` accepts.
-        env_params: as in `make_train`.
-        env_kwargs: constructor arguments of the environment with this id, such as (("size", 12),).
+        env_params: the object with all parameters of the environment; None for the default parameters.
+        env_kwargs: if `env` is an id, the constructor arguments as pairs of name and value, such as (("size", 12),).
         num_envs: number of environments, at least 2.
         num_steps: number of steps of each environment; choose more steps than the time limit.
         seed: seed of actions and environments.
@@ -97,7 +97,7 @@ def check_env(
         *limit_notes,
     ]
     if ended.any() and trial["varies"].any() and trial["fresh"].sum() == ended.sum():
-        # If all episodes begin alike, all may also end in the same observation.
+        # If every episode begins with the same observation, every episode may also end with it.
         (notes if start_notes else problems).append(NO_FINAL.format(ended.sum()))
     if made.host:
         notes += [*map(str, made.host.warnings), *made.host.masks]
@@ -125,7 +125,7 @@ NO_FINAL = (
     "the final or the first observation is missing: `next_obs` equals `obs` at all {} ends of episodes. `next_obs` must "
     "be the observation before the reset, for the bootstrap values of truncated episodes, and `obs` the one after the reset"
 )
-FAULTS = {  # from a record of `random_rollout` to the problem
+FAULTS = {  # from an entry of the result of `random_rollout` to the problem
     "nonfinite_obs": "observations are not finite, first after {first} random steps",
     "nonfinite_reward": "rewards are not finite, first after {first} random steps",
     "out_of_range": "an observation is outside of the declared space, {space}",
@@ -172,7 +172,7 @@ def _limit(env: Environment, trial: dict[str, np.ndarray]) -> tuple[list[str], l
 
 
 def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Callable) -> PyTree:
-    """Collect a short rollout. `keys` and `actions` map the step index to keys `[2, B]` and actions `[B, ...]`."""
+    """Collect a short rollout of B environments. `keys` and `actions` map the step to keys `[2, B]` and actions `[B, ...]`."""
 
     def step(env_state, index):
         after = env.step(keys(index), env_state, actions(index))
@@ -182,7 +182,7 @@ def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Calla
 
 
 def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
-    """Report results that differ, by more than rounding, in a batch of another order with more environments."""
+    """Report a problem if results of B environments change, by more than rounding, in a larger batch with another order."""
 
     def run(rows):
         """Return a short rollout of the environments with the indices `rows` among 2 B environments."""
@@ -263,7 +263,7 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int
     if seconds["reset"] > 5 * seconds["step"]:
         notes.append(
             f"a reset costs as much as {seconds['reset'] / seconds['step']:.0f} steps. Without slow_reset=True of "
-            "purerl.wrap_env, all environments compute a reset in every step that ends an episode"
+            "purerl.wrap_env, all environments compute a reset whenever an episode ends (on an accelerator, in every step)"
         )
     return notes
 

@@ -1,4 +1,4 @@
-"""Conversion of other libraries' spaces to purerl's."""
+"""Conversion of spaces of other libraries to spaces of purerl."""
 
 from typing import Any, TypeGuard
 
@@ -13,7 +13,7 @@ from purerl.core.types import PyTree
 
 
 def action_space_of(space: Any) -> Space:
-    """Convert a declared action space to purerl's. `Discrete`, `Box`, `Dict` and `Tuple` can also be gymnax's or gymnasium's.
+    """Convert an action space to a space of purerl. `Discrete`, `Box`, `Dict` and `Tuple` may be of gymnax or gymnasium.
 
     Raises:
         ConfigError: the space is not supported, or contains no action.
@@ -41,7 +41,7 @@ def action_space_of(space: Any) -> Space:
 
 
 def _parts(spaces: dict | tuple | list) -> PyTree:
-    """Convert a dict or tuple of action spaces to purerl's, with those of dicts and tuples in it."""
+    """Convert a dict or tuple of action spaces, which may be nested, to spaces of purerl."""
     if not spaces:
         raise ConfigError([Problem("env", spaces, "the action space must have at least one part")])
     plain = lambda space: made.parts if isinstance(made := action_space_of(space), Mixed) else made
@@ -57,10 +57,9 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
     """Return the observation space: shapes and dtypes of `obs`, with categorical entries as declared.
 
     Args:
-        declared: a space of any library, or a dict of spaces; None if undeclared.
+        declared: a space of any library, or a dict or tuple of spaces; None if undeclared.
         obs: shapes and dtypes of one observation.
-        found: a list to which problems are added. If a declared space does not fit, a categorical entry would be read as
-          continuous.
+        found: a list to which problems are added: unknown entries, and declared spaces that do not fit; None to ignore them.
         name: name of the observation in these problems.
     """
     found = [] if found is None else found

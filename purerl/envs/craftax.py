@@ -1,12 +1,12 @@
-"""The adapter for Craftax: `craftax/Craftax-Classic-Symbolic-v1`, `craftax/Craftax-Symbolic-v1`, and both with `Pixels`.
+"""The adapter for Craftax: `craftax/Craftax-Classic-Symbolic-v1`, `craftax/Craftax-Symbolic-v1`, `craftax/Craftax-Pixels-v1`, ...
 
-Craftax reports the end of an episode by one flag. Here, an episode that reaches `max_timesteps` is truncated, and an episode that
-would end without this limit is terminated. Making a world takes as long as dozens of steps, so worlds are made only for the
-environments that need one.
+Craftax marks the end of an episode by one flag. Here, an episode that reaches `max_timesteps` is truncated, and an episode that
+would end even without this limit is terminated. Making a world takes as long as dozens of steps, so worlds are made only
+for the environments that need one.
 
-`env_params` are Craftax's `EnvParams` (`max_timesteps`, `day_length`, ...), `env_kwargs` its `StaticEnvParams` (`map_size`, ...).
-On a CPU, worlds are made one after the other, which takes no longer than a batch. In a batch on a CPU, XLA miscompiles the noise
-of worlds from the ninth on (jaxlib 0.10.2), and their maps are different and have seams.
+`env_params` override Craftax's `EnvParams` (`max_timesteps`, `day_length`, ...); `env_kwargs` override its `StaticEnvParams`
+(`map_size`, ...). On a CPU, worlds are made one after the other, which takes no longer than a batch. In a batch on a CPU, XLA
+miscompiles the noise of the ninth and all further worlds (jaxlib 0.10.2), whose maps are then different and have seams.
 
 Achievements are entries of `info` at the end of an episode, in percent: `episode_info=("Achievements/collect_wood",)`.
 """
@@ -31,7 +31,7 @@ NO_LIMIT = np.int32(2**31 - 1)
 
 
 class _CraftaxEnv:
-    """A Craftax environment, as `purerl.wrap_env` takes it."""
+    """A Craftax environment with the methods that `purerl.wrap_env` needs."""
 
     def __init__(self, env: Any, params: Any):
         self._env, self._params = env, params

@@ -1,4 +1,4 @@
-"""Environments that are reset if a number is not finite."""
+"""Resets of environments whose observation or reward is not finite."""
 
 from collections.abc import Callable
 
@@ -16,11 +16,12 @@ OBSERVATION, REWARD = "observation", "reward"
 def with_finite(env: Environment, num_envs: int = 2) -> Environment:
     """Return environments that are reset if an observation or a reward is not finite.
 
-    A step that leads to such numbers is terminal, and its reward is 0. Nonfinite numbers in observations become 0. If the first
-    observation of an episode is not finite, the episode ends with its first step. `TimeStep.nonfinite` marks these steps.
+    A number counts as finite up to a magnitude of 1e18. A step whose observation or reward is not finite is terminal, and its
+    reward becomes 0. Nonfinite numbers in observations become 0. If the first observation of an episode is not finite, the
+    episode ends with its first step. `TimeStep.nonfinite` marks these steps.
 
     Args:
-        env: any environments.
+        env: environments that are pure functions.
         num_envs: number of environments with which a custom environment is traced.
 
     Raises:
@@ -36,7 +37,7 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
         return (env_state, nonfinite_rows(obs, OBSERVATION)), finite_or_zero(obs)
 
     def mark_nonfinite(step: Callable) -> Callable:
-        """Return a step that replaces nonfinite numbers, and ends the episodes in which there were any."""
+        """Return a step that replaces nonfinite numbers by 0, and ends the episodes with such numbers."""
 
         def run(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
             env_state, began = env_state
@@ -52,7 +53,7 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
         return run
 
     def reset_rows(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
-        """Step environments that reset themselves; reset those whose numbers are not finite."""
+        """Step environments that reset themselves. Then reset the environments whose numbers are not finite."""
         after = mark_nonfinite(env.step)(keys, env_state, action)
         env_state, obs = restart(reset, keys[1], any_of(after.nonfinite), (after.env_state, after.obs), slow_reset=False)
         return after.replace(env_state=env_state, obs=obs)

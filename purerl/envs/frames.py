@@ -18,7 +18,8 @@ class Stacked(struct.PyTreeNode):
 
     Attributes:
         env_state: the state of the environments.
-        frames: the stacked entries of the current observation, `[B, ...]` each; a single array has the name "".
+        frames: the stacked entries of the current observation by name, `[B, ...]` each for B environments; a single array has the
+          name "".
     """
 
     env_state: PyTree
@@ -26,18 +27,18 @@ class Stacked(struct.PyTreeNode):
 
 
 def with_frames(env: Environment, count: int) -> Environment:
-    """Return the environments with observations of the latest `count` frames, stacked along the last axis, the newest last.
+    """Return environments whose observations stack the latest `count` frames along the last axis, the newest last.
 
     `[height, width, channels]` becomes `[height, width, count * channels]`, and `[height, width]` becomes
-    `[height, width, count]`. An episode begins with copies of its first frame. Of a dict, entries with at least two axes are
-    stacked; a single array is stacked whatever its shape.
+    `[height, width, count]`. An episode begins with copies of its first frame. In a dict, entries with at least two axes are
+    stacked; a single array needs one axis. Categorical arrays are stacked only if they have a size for each channel.
 
     Args:
         env: environments that are pure functions.
         count: number of frames; 1 returns the environment unchanged.
 
     Raises:
-        ConfigError: the environments are external, or no entry of the observation can be stacked.
+        ConfigError: the environments are external (Python), or no entry of the observation can be stacked.
     """
     if count == 1:
         return env
@@ -45,7 +46,7 @@ def with_frames(env: Environment, count: int) -> Environment:
     entries = lambda obs: obs if is_dict else {"": obs}
     names = [name for name, x in entries(space).items() if _can_stack(x, at_least=2 if is_dict else 1)]
     if env.host or not names:
-        hint = "stack the frames of external environments by gymnasium.wrappers.FrameStackObservation; use 1"
+        hint = "must be 1 for external (Python) environments; stack frames by gymnasium.wrappers.FrameStackObservation"
         raise ConfigError([Problem("frame_stack", count, hint if env.host else "no entry of the observation has frames; use 1")])
     joined = lambda obs, frames: obs | frames if is_dict else frames[""]
     copies = lambda obs: {name: jnp.concatenate([_frame(entries(obs)[name])] * count, axis=-1) for name in names}
@@ -76,7 +77,7 @@ def with_frames(env: Environment, count: int) -> Environment:
 
 
 def _can_stack(space: Any, at_least: int) -> bool:
-    """Return True for arrays of at least this many axes, of numbers, or of categories with a size for each channel."""
+    """Return True for a space with at least `at_least` axes, of numbers or of categories with a size for each channel."""
     return len(space.shape) >= at_least and (not is_index(space) or isinstance(space.sizes, tuple))
 
 

@@ -1,4 +1,4 @@
-"""The adapter for single environments: any objects whose methods are pure functions."""
+"""The adapter for single environments: objects whose methods are pure functions."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PROTOCOL = "purerl.wrap_env"
 
 
 def check_object(env: Any, methods: tuple[str, ...], remedy: str) -> None:
-    """Raise a ConfigError if `env` is a class, lacks one of these methods, or is gymnasium's."""
+    """Raise a ConfigError if `env` is a class or a gymnasium environment, or lacks one of these methods."""
     kind = env if isinstance(env, type) else type(env)
     if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
         hint = "is a single gymnasium environment; use purerl.from_gymnasium(lambda: ...), or an id such as gymnasium/CartPole-v1"
@@ -30,7 +30,7 @@ def check_object(env: Any, methods: tuple[str, ...], remedy: str) -> None:
 
 
 def wrapped_if_bare(env: Any) -> Any:
-    """Wrap a single environment with `wrap_env`; return anything else unchanged. In gymnax, `action_space` is a method."""
+    """Apply `wrap_env` to a single environment. Return others unchanged, such as gymnax's, whose `action_space` is a method."""
     bare = not isinstance(env, Environment | type) and hasattr(env, "action_space") and not callable(env.action_space)
     return wrap_env(env) if bare else env
 
@@ -44,18 +44,19 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
             reset(key) -> (state, obs)
             step(key, state, action) -> (state, obs, reward, terminated, truncated, info)
             action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, a `Discrete` or `Box` of
-              gymnax or gymnasium, or a dict or tuple of these, in whose structure `step` receives the action
-            observation_space: optional; needed only for categorical observations: `purerl.Discrete(n)`, alone or in a dict or
-              tuple with the structure of the observation, in which other entries can be None or anything else
+              gymnax or gymnasium, or a dict or tuple of these; `step` receives actions in this structure
+            observation_space: optional; needed only for categorical observations: `purerl.Discrete(n)` or `Indices`, alone or in
+              a dict or tuple with the structure of the observation, in which all other entries can be None
             max_steps: optional; the time limit in steps
 
-          Both functions are pure, have fixed shapes, and act on one environment. The state and `obs` are PyTrees of arrays,
-          `reward` is a scalar, `terminated` and `truncated` are bool scalars, and `info` is a dict of arrays. `step` never
-          resets.
+          `reset` and `step` are pure, have fixed shapes, and act on one environment. The state and `obs` are PyTrees of
+          arrays, `reward` is a scalar, `terminated` and `truncated` are bool scalars, and `info` is a dict of arrays. `step`
+          never resets.
         max_steps: the time limit in steps; None for `env.max_steps`. An episode that reaches the limit is truncated. Without a
           limit, only the environment's own `truncated` cuts episodes short.
-        slow_reset: True if a reset takes as long as dozens of steps, such as making a world. A CPU then resets only environments
-          whose episode ended. An accelerator draws the first states of a rollout in one batch (`reset_pool` of the config).
+        slow_reset: True if a reset takes as long as dozens of steps, for example to make a world. A CPU then resets only the
+          environments whose episode ended. An accelerator computes the first states for a rollout in one batch; `reset_pool` in
+          the config sets the size of the batch.
 
     Raises:
         ConfigError: a member is missing, or a method returns something else.

@@ -1,6 +1,6 @@
-"""The adapter for gymnasium, whose environments are external: `gymnasium/HalfCheetah-v5`, `gymnasium/ALE/Pong-v5`, ...
+"""The adapter for gymnasium, whose environments are external (Python): `gymnasium/HalfCheetah-v5`, `gymnasium/ALE/Pong-v5`, ...
 
-`env_kwargs` can have `vectorization`: `sync`, one environment after the other in this process, or `async`, one process per
+`env_kwargs` can contain `vectorization`: `sync`, one environment after the other in this process, or `async`, one process per
 environment. All other entries are constructor arguments.
 """
 
@@ -63,13 +63,13 @@ def _make_one(name: str, **kwargs: Any) -> gymnasium.Env:
     registered = name.rpartition(":")[2]
     if registered.startswith("ALE/") and registered not in gymnasium.registry:
         with quietly():
-            importlib.import_module("ale_py")  # its import registers these ids, in each process
+            importlib.import_module("ale_py")  # each process must import ale_py, which registers these ids
     with importing_mujoco():  # the first MuJoCo environment in a process imports MuJoCo
         return gymnasium.make(name, **kwargs)
 
 
 def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | None = None) -> Environment:
-    """Return the result of `purerl.from_gymnasium`. If the environment has an id, `drawn` makes one that can be drawn."""
+    """Return gymnasium environments as a `purerl.Environment`. For an id, `drawn` makes an environment that renders images."""
     if vectorization not in (choices := (SYNC, ASYNC) if drawn else (SYNC, ASYNC, VECTOR)):
         raise ConfigError([Problem("vectorization", vectorization, f"must be one of {', '.join(choices)}")])
     if not callable(make):
@@ -92,7 +92,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
             max_steps=min(limits, default=getattr(spec, "max_episode_steps", None)),
             name=f"gymnasium/{spec.id}" if spec else getattr(make, "__qualname__", type(make).__name__),
         )
-        if isinstance(env, SyncVectorEnv):  # gymnasium's own error does not say what is wrong
+        if isinstance(env, SyncVectorEnv):  # check first: gymnasium's error about shapes does not say what is wrong
             _check_shapes(observed(env.single_observation_space, made.observation_space, env.envs[0].reset(seed=0)[0]), made)
         names = set()
         for obs in environments.explore(PROBED if environments.same_step else 1):
@@ -139,11 +139,11 @@ def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]
 
 
 def _layers(env: Any) -> list[Any]:
-    """List an environment and its inner layers, outermost first. A vector environment is followed by its first one."""
+    """List an environment and its inner layers, outermost first. A vector environment is followed by its first environment."""
     layers = []
     while env is not None and not any(env is layer for layer in layers):
         layers.append(env)
-        if isinstance(env, AsyncVectorEnv):  # its environments are in other processes
+        if isinstance(env, AsyncVectorEnv):  # its environments are in other processes, so make one here
             env = env.env_fns[0]()
             env.close()
         elif isinstance(env, SyncVectorEnv):
@@ -170,7 +170,7 @@ def _check_statistics(layers: list[Any]) -> None:
 
 
 def _is_statistics(x: Any) -> bool:
-    """Return True for running statistics, whose `update` is a method, and whose `mean`, `var` and `count` are not methods."""
+    """Return True for an object with a method `update` and with `mean`, `var` and `count` that are not methods."""
     moments = [getattr(x, name, None) for name in ("mean", "var", "count")]
     return callable(getattr(x, "update", None)) and not any(moment is None or callable(moment) for moment in moments)
 

@@ -1,8 +1,8 @@
 """Vector environments of gymnasium, and their spaces.
 
-In every auto-reset mode of gymnasium, the step that ends an episode returns the episode's last observation and flags. In the
-same-step mode, this observation is an entry of info. In the other modes, gymnasium resets nothing before the next step, so this
-module resets the environments whose episode ended, by a mask.
+In gymnasium's auto-reset mode SAME_STEP, the step that ends an episode also resets the environment, and `info["final_obs"]` is
+the last observation of the episode. In the other modes, the step returns this observation. This module then resets the
+environments whose episode ended, before their next step, by `reset(options={"reset_mask": mask})`.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Tracked(gymnasium.Wrapper):
             *after, info = self.env.step(action)
         except Exception as error:
             raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
-        # gymnasium gives an entry the dtype of the first environment's number, for all environments.
+        # gymnasium stores an info entry of all environments in the type of its first number, so an int would truncate floats.
         return *after, {name: float(x) if isinstance(x, bool | int) else x for name, x in info.items()}
 
     def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
@@ -79,33 +79,33 @@ def _vectorize(make: Callable[[], gymnasium.Env], vectorization: str, count: int
     options = {"autoreset_mode": AutoresetMode.DISABLED, "copy": False}
     if vectorization == SYNC:
         return SyncVectorEnv(functions, **options)
-    # A forked process would not survive JAX's threads.
+    # JAX is multithreaded, so a forked process can deadlock.
     return AsyncVectorEnv(functions, context="forkserver" if os.name == "posix" else "spawn", **options)
 
 
 class VectorEnvironments:
-    """A vector environment of gymnasium as a set of external environments.
+    """A gymnasium vector environment as a set of external (Python) environments.
 
-    `step` returns `(obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`. Arrays are NumPy's, in the
-    dtypes of the spaces, and are not changed afterwards. `snapshot` returns JSON values for `restore`, or `{"missing": reason}`
-    if the state cannot be saved.
+    `step` returns `(obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`, in NumPy arrays
+    that are not changed afterwards: observations in the dtypes of purerl's observation space, float32 rewards and `info`, bool
+    flags. `snapshot` returns JSON values for `restore`, or `{"missing": reason}` if the state cannot be saved.
 
     Attributes:
         count: number of environments.
         steps: number of steps since all environments were last reset.
         envs: the vector environment.
-        same_step: True if environments are reset in the step that ends an episode.
+        same_step: True if gymnasium resets an environment in the step that ends an episode.
         told: info of the latest reset or step.
 
     Args:
-        make: as in `purerl.from_gymnasium`.
+        make: `() -> gymnasium.Env`; or with `vector`, `(num_envs) -> gymnasium.vector.VectorEnv`.
         vectorization: `sync`, `async` or `vector`.
         count: number of environments.
-        info: shapes of the entries of info, by name.
+        info: a dict from the name to the shape of each `info` entry that `step` returns.
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
-        ConfigError: `make` does not return a vector environment, or its environment resets one step late and not by a mask.
+        ConfigError: with `vector`, `make` returns no vector environment, or one in the mode NEXT_STEP that may ignore masks.
     """
 
     def __init__(self, make: Callable, vectorization: str, count: int, info: dict[str, tuple[int, ...]], finite: bool = False):
@@ -116,7 +116,7 @@ class VectorEnvironments:
         self._convert = functools.partial(observed, self._space, observation_space(self._space))
 
     def reset(self, seeds: np.ndarray) -> PyTree:
-        # A custom vector environment takes one seed, and counts upwards from this seed.
+        # `reset` of a custom vector environment takes one seed for all of its environments.
         self.steps = 0
         seed: Any = int(seeds[0]) if self._own else seeds.tolist()
         with self._errors("reset"):
@@ -160,13 +160,13 @@ class VectorEnvironments:
         return self._begin(following), last, reward, terminated, truncated, named, found
 
     def _begin(self, obs: PyTree) -> PyTree:
-        """Return the observations to act on. If `finite` is set, record their nonfinite rows, and make them finite."""
+        """Return the observations to act on. With `finite`, store flags of nonfinite rows, and replace nonfinite numbers by 0."""
         self._began = nonfinite_rows(obs, OBSERVATION) if self._finite else {}
         return finite_or_zero(obs) if self._finite else obs
 
     def _restart(self, which: np.ndarray, obs: PyTree) -> PyTree:
         if self.same_step and not isinstance(self.envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-            hint = "returned NaN or inf, but the vector environment cannot reset one environment; use nonfinite='ignore'"
+            hint = "returned NaN or numbers beyond 1e18, but its vector environment cannot reset it alone; use nonfinite='ignore'"
             raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps} {hint}")
         with self._errors("reset"):
             new = self._convert(self.envs.reset(options={"reset_mask": which})[0])
@@ -214,7 +214,7 @@ class VectorEnvironments:
 
     @contextlib.contextmanager
     def _errors(self, where: str, actions: Any = None) -> Iterator[None]:
-        """Raise errors of the block as `EnvironmentFailed`, with the step, and the environment if its process has ended."""
+        """Raise an error of the block as `EnvironmentFailed` with the step and, if a process ended, with its environment."""
         try:
             yield
         except EnvironmentFailed:
@@ -228,23 +228,23 @@ class VectorEnvironments:
 
 
 def _mode(env: VectorEnv) -> AutoresetMode:
-    """Return the auto-reset mode of a vector environment. Raise a ConfigError if it resets one step late and not by a mask."""
+    """Return the auto-reset mode of a vector environment. Raise a ConfigError for NEXT_STEP if a reset mask might be ignored."""
     if not isinstance(env, VectorEnv):
         raise ConfigError([Problem("make", type(env), "must return a gymnasium.vector.VectorEnv")])
     mode, inner = AutoresetMode(env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP), env.unwrapped
-    # Without shared memory, gymnasium's processes would reset environments a second time after a reset by a mask.
+    # Without shared memory, the workers of AsyncVectorEnv do not clear their auto-reset flag in a reset, and would reset again.
     by_mask = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) and getattr(inner, "shared_memory", True)
     if mode is AutoresetMode.NEXT_STEP and not by_mask:
-        hint = "resets one step late, which purerl does not support; use AutoresetMode.SAME_STEP"
+        hint = "resets one step late (AutoresetMode.NEXT_STEP) and may ignore a reset mask; use AutoresetMode.SAME_STEP"
         raise ConfigError([Problem("make", type(inner), hint)])
     return mode
 
 
 def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
-    """Return the last observations of the environments that ended, indexed by environment.
+    """Return the last observations of the episodes that ended, indexed by environment.
 
     Raises:
-        EnvironmentFailed: the last observation of an ended environment is missing.
+        EnvironmentFailed: the last observation of an ended episode is missing.
     """
     found, ended = info.get("final_obs"), np.flatnonzero(done)
     if isinstance(found, np.ndarray | list | tuple) and len(found) == len(done) and all(found[i] is not None for i in ended):
@@ -257,7 +257,7 @@ def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
 
 
 def mapped(convert: Callable, space: spaces.Space, *trees: Any) -> Any:
-    """Apply a function to each space in nested `Dict` and `Tuple` spaces, and to the values at its place in trees."""
+    """Apply `convert` to each part of nested `Dict` and `Tuple` spaces, and to the values at the same place in `trees`."""
     if isinstance(space, spaces.Dict):
         return {name: mapped(convert, x, *(tree[name] for tree in trees)) for name, x in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -266,7 +266,7 @@ def mapped(convert: Callable, space: spaces.Space, *trees: Any) -> Any:
 
 
 def observation_space(space: spaces.Space) -> PyTree:
-    """Convert the space of one observation to purerl's."""
+    """Convert the gymnasium space of one observation to a space of purerl."""
     return mapped(_observation_part, space)
 
 
@@ -283,21 +283,21 @@ def _observation_part(space: spaces.Space) -> Any:
         if np.issubdtype(dtype, np.integer) and not (
             space.low.min() >= np.iinfo(dtype).min and space.high.max() <= np.iinfo(dtype).max
         ):
-            dtype = np.dtype(np.float32)  # larger numbers would wrap around
+            dtype = np.dtype(np.float32)  # integers beyond the range of the dtype would wrap around
         return jax.ShapeDtypeStruct(space.shape, dtype)
     hint = "the observation space must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these"
     raise ConfigError([Problem("env", space, hint)])
 
 
 def observed(space: spaces.Space, converted: PyTree, obs: Any) -> PyTree:
-    """Return a copy of observations, single or batched, in purerl's format; `converted` is their `observation_space`."""
+    """Return a copy of observations of a gymnasium `space`, single or batched, in the format of the purerl space `converted`."""
     start = lambda space: getattr(space, "start", 0)
     one = lambda space, to, x: np.array(x - start(space) if np.any(start(space)) else x, to.dtype)
     return mapped(one, space, converted, obs)
 
 
 def action_space(space: spaces.Space) -> Space:
-    """Convert the space of one action to purerl's."""
+    """Convert the gymnasium space of one action to a space of purerl."""
     return action_space_of(mapped(_action_part, space))
 
 
@@ -310,7 +310,7 @@ def _action_part(space: spaces.Space) -> Any:
 
 
 def acted(space: spaces.Space, actions: Any) -> Any:
-    """Convert one part of actions `[B, ...]` to gymnasium's format."""
+    """Convert the actions `[B, ...]` of B environments, for a space without parts, to the shape, dtype and range of the space."""
     actions = actions.reshape(len(actions), *(space.shape or ())).astype(space.dtype)
     if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64
         return np.clip(actions, space.low, space.high)

@@ -1,8 +1,8 @@
 """The adapter for gymnax 1.0: gymnax's registered environments, and any object with the same methods.
 
-Shapes and dtypes are read from the functions' results, since the declared spaces are wrong for several environments (FourRooms,
-Catch, UmbrellaChain, BernoulliBandit in gymnax 1.0.1). Rewards become float32 and weak types are stripped, so that the carry of a
-scan keeps its dtypes. Observations keep their dtype; the network casts them.
+Shapes and dtypes are read from the results of `reset` and `step`, since the declared spaces are wrong for several environments
+(FourRooms, Catch, UmbrellaChain, BernoulliBandit in gymnax 1.0.1). Rewards become float32 and weak types are stripped, so that
+the carry of a scan keeps its dtypes. Observations keep their dtype; the network casts them.
 """
 
 import functools
@@ -57,7 +57,7 @@ def make(env_id: str, env_kwargs: tuple) -> Made:
 
 
 def made(env: Any, params: Any = None) -> Made:
-    """Return an object with gymnax 1.0's methods, with these parameters, or its own."""
+    """Return an object with gymnax 1.0's methods as `Made`, with `params`, or if None with its default parameters."""
     return Made(functools.partial(adapt, env), default_params(env) if params is None else params)
 
 
@@ -111,13 +111,13 @@ def adapt(env: Any, params: Any) -> Environment:
 
 
 def default_params(env: Any) -> Any:
-    """Return an environment's own parameters, or None.
+    """Return the default parameters of an environment, or None if it has no parameters.
 
     Raises:
         ConfigError: the environment inherits gymnax's default parameters, whose time limit is one step.
     """
     if getattr(type(env), "default_params", None) is GymnaxEnvironment.default_params:
-        hint = "must define default_params, since gymnax's end each episode after one step; or pass env_params"
+        hint = "must define default_params, since the defaults of gymnax end each episode after one step; or pass env_params"
         raise ConfigError([Problem("env", type(env), hint)])
     with jax.ensure_compile_time_eval():
         return getattr(env, "default_params", None)
@@ -151,7 +151,7 @@ def _max_steps(params: Any) -> int | None:
 
 
 def _truncates_at_limit(env: Any) -> bool:
-    """Return True for gymnax's own environments, which count each step once and truncate only at the limit. Others may not."""
+    """Return True for gymnax's own environments that truncate only at the limit, in steps. Others may truncate earlier."""
     return type(env).__module__.startswith("gymnax.") and type(env).is_truncated is GymnaxEnvironment.is_truncated
 
 

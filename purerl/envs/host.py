@@ -1,8 +1,8 @@
-"""External environments, outside of JAX: the compiled program calls back to Python to reset and to step them.
+"""External (Python) environments: the compiled program calls back to Python to reset and to step the environments.
 
-The program has a handle, `Ticket`: the id of a set of environments, and the number of steps taken. Each step changes the set, so
-only the latest handle can be stepped. An older handle raises an error. Calls run in order because each call needs the handle that
-the previous call returned.
+The `env_state` of the program is a handle, `Ticket`: the id of a set of environments, and the number of steps taken. Each step
+changes the set, so only the latest handle can be stepped. An older handle raises an error. Calls run in order because each call
+needs the handle that the previous call returned.
 """
 
 import contextlib
@@ -49,11 +49,11 @@ _lock = threading.Lock()
 
 @dataclasses.dataclass(eq=False)
 class Host:
-    """Describes, opens, steps and closes external environments.
+    """A description of external environments, with functions that open, reset, step and close them.
 
     Attributes:
-        make: opens environments, by their number and the shape of each `info` entry by name. If the last argument is True, they
-          follow the rules of `purerl.envs.finite_resets.with_finite`.
+        make: `(count, info_shapes, finite)` opens a set of environments. `info_shapes` is a dict from the name to the shape of an
+          `info` entry. If `finite` is True, environments are reset as by `purerl.envs.finite_resets.with_finite`.
         env: an `Environment` with the spaces and limits; its `reset` and `step` are not used.
         info_shapes: function without arguments that returns the shape of each entry of info, by name.
         drawn: like `make`, for environments that can be drawn; None if nothing can be drawn.
@@ -91,7 +91,7 @@ class Host:
         return self.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=host.draw if host.drawn else None)
 
     def film(self) -> None:
-        """Record images of one environment from now on.
+        """Record images of the first environment from now on.
 
         Raises:
             ConfigError: the environment cannot be drawn here.
@@ -109,14 +109,14 @@ class Host:
         save_animation((self.frames or [])[: len(env_states)], path, self.frame_seconds)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
-        """Reset as in `Environment`. The last word of each key is an environment's seed."""
+        """Open or reuse a set of environments, and reset it. The last word of each key is the seed of an environment."""
         seeds, count = not_vmapped(jax.random.key_data(keys)[..., -1]), keys.shape[0]
         obs = self._shapes(self.env.observation_space, count)
         number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
         return Ticket(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
 
     def step(self, keys: jax.Array, ticket: Ticket, action: PyTree) -> TimeStep:
-        """Step as in `Environment`. External environments have their own random numbers; the keys are not used."""
+        """Step the environments. The keys are not used, since external environments have their own random numbers."""
         count, space = ticket.number.shape[0], self.env.action_space
         action = space.join(action) if isinstance(space, Mixed) else action
         words = lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
@@ -173,7 +173,7 @@ def not_vmapped(x: jax.Array) -> jax.Array:
     """Return `x`; refuse `jax.vmap`, which would add an axis of runs.
 
     Raises:
-        ConfigError: the call is under `jax.vmap`, even if it was traced before.
+        ConfigError: the call is under `jax.vmap`, even if it was traced before without `jax.vmap`.
     """
     return x
 
@@ -186,7 +186,7 @@ def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
 
 @contextlib.contextmanager
 def _noted(name: str) -> Iterator[None]:
-    """Record and re-raise an error of the block."""
+    """Store an error of the block for `take_failure`, and re-raise it."""
     _failures.clear()
     try:
         yield
@@ -206,7 +206,7 @@ def _close(numbers: list[int]) -> None:
 
 
 def snapshot(ticket: Ticket) -> dict[str, Any]:
-    """Return a snapshot of a handle's environments, or `{"missing": reason}` if there can be none."""
+    """Return a snapshot of a handle's environments, or `{"missing": reason}` if the environments cannot be saved."""
     opened = _open.get(int(ticket.number[0]))
     with contextlib.suppress(EnvironmentFailed):
         if opened is not None and opened.steps % 2**32 == ticket.steps[0]:

@@ -45,14 +45,14 @@ def quietly() -> Iterator[None]:
             builtins.__dict__["__IPYTHON__"] = notebook
 
 
-LOADED = {"egl": ["OpenGL.EGL"], "osmesa": ["OpenGL.GL", "OpenGL.osmesa"]}  # from MUJOCO_GL to modules that MuJoCo imports
+LOADED = {"egl": ["OpenGL.EGL"], "osmesa": ["OpenGL.GL", "OpenGL.osmesa"]}  # from a value of MUJOCO_GL to what MuJoCo imports
 
 
 @contextlib.contextmanager
 def importing_mujoco() -> Iterator[None]:
-    """Let the block import MuJoCo on any machine. Without a screen, MuJoCo draws by EGL unless `MUJOCO_GL` names another way.
+    """Let the block import MuJoCo on any machine. On Linux without a screen, `MUJOCO_GL` becomes `egl` unless it is set.
 
-    MuJoCo's import loads OpenGL, and would fail if OpenGL is missing. In this case, MuJoCo is imported without drawing.
+    MuJoCo's import loads OpenGL, and would fail if OpenGL is missing. In this case, MuJoCo is imported without rendering.
     """
     given = os.environ.get("MUJOCO_GL", "")
     way = given or ("egl" if sys.platform == "linux" and not os.environ.get("DISPLAY") else "")
@@ -73,7 +73,7 @@ def _set_variable(name: str, value: str) -> None:
 
 @functools.cache
 def _loads_opengl(way: str) -> bool:
-    """Return True if the modules that MuJoCo needs to draw in this way can be loaded."""
+    """Return True if the modules that MuJoCo imports for this value of `MUJOCO_GL` can be loaded."""
     if way not in LOADED or os.environ.setdefault("PYOPENGL_PLATFORM", way) != way:
         return way not in LOADED
     try:
@@ -85,9 +85,9 @@ def _loads_opengl(way: str) -> bool:
 
 
 def opengl_hint(error: Exception) -> str:
-    """Return a hint for an error of MuJoCo's drawing."""
+    """Return a hint for an error that MuJoCo's renderer raised."""
     way = f" with MUJOCO_GL={way}" if (way := os.environ.get("MUJOCO_GL")) else ""
-    reason = f" ({error})" if hasattr(sys.modules.get("mujoco"), "GLContext") else ""  # else `error` is only about this attribute
+    reason = f" ({error})" if hasattr(sys.modules.get("mujoco"), "GLContext") else ""  # else `error` is only about GLContext
     return (
         f"MuJoCo renders with OpenGL, which does not work here{way}{reason}. Install OpenGL (Debian, Ubuntu: apt-get "
         "install libegl1 libgl1), set MUJOCO_GL to egl (or osmesa, or glfw with a screen), and start a new process"

@@ -1,16 +1,16 @@
 """The adapter for Jumanji: `jumanji/Snake-v1`, `jumanji/Game2048-v1`, `jumanji/Maze-v0`, ...
 
 An observation is a dict of the suite's entries. The entry `action_mask` marks the valid actions. Boards, puzzles, cubes and
-single positions are categorical. `step_count` becomes a fraction of the time limit.
+small single integers, such as a row, are categorical. `step_count` becomes a fraction of the time limit.
 
-At a time limit, the suite ends an episode as at a terminal state, with a discount of 0, and most observations have the number of
-steps taken. Such a limit is part of the task, and the episode counts as terminated.
+At a time limit, the suite ends an episode as at a terminal state, with a discount of 0, and most observations contain the number
+of steps taken. Such a limit is part of the task, and the episode counts as terminated.
 
 If the mask marks valid combinations of several discrete values (Tetris, Sudoku, Minesweeper), an action is the index of a
-combination, since values that are drawn separately could be invalid together.
+combination, since values that are sampled separately could be invalid together.
 
 `env_kwargs` are constructor arguments, such as `time_limit`. The value of `generator`, which makes the instances, is the name of
-a class and pairs of arguments. For `jumanji/Maze-v0`:
+a class, and its arguments as pairs of name and value. For `jumanji/Maze-v0`:
 `(("generator", ("RandomGenerator", (("num_rows", 5), ("num_cols", 5)))),)`.
 """
 
@@ -38,7 +38,7 @@ HIGHEST_POWER = 17  # largest exponent of 2 on a board of 2048
 
 
 class _JumanjiEnv:
-    """A Jumanji environment, as `purerl.wrap_env` takes it."""
+    """A Jumanji environment with the methods that `purerl.wrap_env` needs."""
 
     def __init__(self, env: Any):
         self._env, self._specs = env, _leaves(env.observation_spec)
@@ -89,7 +89,7 @@ def _leaves(tree: Any) -> dict[str, Any]:
 def _sizes(spec: Any, mask: Any) -> tuple[int, ...]:
     """Return the number of values of each discrete action; () for continuous actions.
 
-    The numbers are read from the mask if it has them, since some bounds of the suite are one too high.
+    If the mask has the shape `[actions, values]`, the numbers are read from it, since some bounds of the suite are one too high.
     """
     if not jnp.issubdtype(spec.dtype, jnp.integer):
         return ()

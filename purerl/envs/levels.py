@@ -12,12 +12,12 @@ KIND = "threefry2x32"
 def with_levels(env: Environment, num_levels: int) -> Environment:
     """Return environments whose episodes begin in one of `num_levels` levels. With 0, return the environments unchanged.
 
-    A level is everything that a reset draws, such as a map. In every run, level `i` is the reset with the key
-    `fold_in(key(0), i)`. Each episode draws its level uniformly.
+    A level is everything that a reset samples, such as a map. In every run, level `i` is the reset with the key
+    `fold_in(key(0), i)`. Each episode samples its level uniformly.
 
     Raises:
-        ConfigError: the environment is external, or resets itself with its own keys. When traced: the keys are of a kind (rbg)
-          that draws other numbers in a batch than alone.
+        ConfigError: the environment is external (Python) or resets itself, or `reset` or `step` is called with keys other than
+          threefry2x32. Keys of another kind, such as rbg, sample different numbers in a batch than alone.
 
     Source: Cobbe et al. 2020 (arXiv:1912.01588), levels of Procgen by seed.
     """

@@ -2,8 +2,8 @@
 
 An episode is truncated after `max_steps`, and terminated if the environment's own condition holds. If both happen at once, the
 episode is terminated. `env_kwargs` are constructor arguments, such as `max_steps` (the registry's default is 100).
-`observation_fn`, `reward_fn` and `termination_fn` are names of functions in `navix.observations`, `navix.rewards` and
-`navix.terminations`. The observation `symbolic` is the whole grid, with a tile, a colour and a state for each cell.
+The arguments `observation_fn`, `reward_fn` and `termination_fn` are names of functions in `navix.observations`, `navix.rewards`
+and `navix.terminations`. The observation `symbolic` is the whole grid, with a tile, a colour and a state for each cell.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ SYMBOLIC = (suite.observations.symbolic, suite.observations.symbolic_first_perso
 
 
 class _NavixEnv:
-    """A Navix environment, as `purerl.wrap_env` takes it."""
+    """A Navix environment with the methods and spaces that `purerl.wrap_env` needs."""
 
     def __init__(self, env: Any):
         self._env = env
@@ -48,7 +48,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: the name is unknown, or the constructor refused the arguments.
+        ConfigError: the environment or a function is unknown, or the constructor refused the arguments.
     """
     kwargs = {key: _function(key, x) if key in BY_NAME else x for key, x in env_kwargs}
     with constructing(f"navix/{name}", env_kwargs, suite.registry()):

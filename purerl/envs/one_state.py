@@ -1,4 +1,4 @@
-"""The common adapter for brax and MuJoCo Playground, in which `step` maps one state to the next."""
+"""The common adapter for brax and MuJoCo Playground, whose `step` maps a state and an action to the next state."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,15 +17,15 @@ from purerl.envs.parameters import check_counts
 
 
 class OneState:
-    """A brax or Playground environment, as `purerl.wrap_env` takes it.
+    """A brax or Playground environment with the methods and spaces that `purerl.wrap_env` needs.
 
-    A state has `obs`, `reward`, `done`, `metrics` and `info`; the entries of `metrics` and `info` become `info`. `done` is 1 only
-    if the episode ended in a terminal state. The suite's wrapper would set the time limit; here, `wrap_env` does. Actions are
-    between -1 and 1.
+    A state of the suite has `obs`, `reward`, `done`, `metrics` and `info`; scalars and vectors in `metrics` and `info` become
+    entries of `info`. `done` is 1 only if the episode ended in a terminal state: the time limit is set by `wrap_env`, not by the
+    suite's wrapper. Actions are between -1 and 1.
 
     Args:
         env: the suite's environment, without its wrappers.
-        action_repeat: number of times that each action is taken; the rewards add up.
+        action_repeat: number of times that each action is taken; the rewards are summed until the episode terminates.
     """
 
     def __init__(self, env: Any, action_repeat: int = 1):
@@ -62,7 +62,7 @@ def one_state(env: Any, episode_length: int, action_repeat: int, render: Callabl
         env: the suite's environment, without its wrappers.
         episode_length: the time limit in steps of the suite.
         action_repeat: number of times that each action is taken.
-        render: maps states to images; None if the environment cannot be drawn.
+        render: maps states to images; None if the environment cannot be rendered.
     """
     check_counts({"action_repeat": action_repeat, "episode_length": episode_length})
     wrapped = wrap_env(OneState(env, action_repeat), max_steps=-(-episode_length // action_repeat), slow_reset=True)

@@ -1,4 +1,4 @@
-"""Conversion and checks of what the reset and the step of a single environment return."""
+"""Conversion and checks of the outputs of `reset` and `step`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -28,7 +28,7 @@ def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
 
 
 def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> TimeStep:
-    """Return the step of one environment in strongly typed arrays, with a float32 reward, and numbers of `info` as float32."""
+    """Return a strongly typed `TimeStep`. Convert real rewards and numbers of `info` to float32; drop other entries of `info`."""
     if reward is None:
         raise ConfigError([Problem("env.step", ..., "the reward must be a real scalar, not None")])
     env_state, obs, reward, terminated, truncated = strong((env_state, obs, reward, terminated, truncated))
@@ -51,12 +51,12 @@ def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:
 
 
 def step_problems(env_state: PyTree, obs: PyTree, after: TimeStep, count: tuple[int, ...] = ()) -> list[Problem]:
-    """Report disagreements between a step and a reset, empty observations, and signals of a wrong shape or dtype.
+    """Report differences between a step and a reset, empty observations, and rewards or flags of a wrong shape or dtype.
 
     Args:
         env_state, obs: the shapes and dtypes that a reset returns.
         after: the shapes and dtypes that a step returns.
-        count: the axis of environments; () for one environment.
+        count: `(num_envs,)` for a batch of environments; () for one environment.
     """
     found = differences(env_state, after.env_state, "state")
     if not all(x.size for x in jax.tree.leaves(obs)) or not jax.tree.leaves(obs):
@@ -72,7 +72,7 @@ def step_problems(env_state: PyTree, obs: PyTree, after: TimeStep, count: tuple[
 
 
 def differences(before: Any, after: Any, what: str) -> list[Problem]:
-    """Report leaves that have different shapes or dtypes after a step and after a reset."""
+    """Report differences in structure, shapes and dtypes between the outputs of a reset and of a step."""
     if jax.tree.structure(before) != jax.tree.structure(after):
         hint = f"the {what} after a step must have the structure of the {what} after a reset, {jax.tree.structure(before)}"
         return [Problem("env", jax.tree.structure(after), hint)]

@@ -1,4 +1,4 @@
-"""Environments that implement purerl's protocol themselves, such as batched simulators."""
+"""Custom environments that implement `purerl.Environment`, such as batched simulators."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from purerl.envs.outputs import check_names, step_problems
 
 
 def checked(env: Environment, num_envs: int) -> Environment:
-    """Check a custom `Environment` by tracing it with `num_envs` environments; return it with strongly typed arrays.
+    """Check a custom `Environment` by tracing it with `num_envs` environments; return it with strongly typed outputs.
 
     Raises:
-        ConfigError: the environment violates the protocol. Nothing is compiled.
+        ConfigError: the environment violates the protocol, as found by tracing, without compilation.
     """
     if not isinstance(env.action_space, Space):
         hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary, Box or Mixed"
@@ -53,7 +53,7 @@ def checked(env: Environment, num_envs: int) -> Environment:
 
 
 def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> list[Problem]:
-    """Report batched observations unlike the declared space, and missing entries of `info`."""
+    """Report observations that do not match the declared space, and entries of `info` that are missing or misshapen."""
     found = []
     is_space = lambda x: hasattr(x, "dtype") and hasattr(x, "shape")
     spaces = entries_of(env.observation_space)

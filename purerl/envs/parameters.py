@@ -1,4 +1,4 @@
-"""Environments as suites make them: constructor arguments, and overrides of parameters, which are fields of a dataclass."""
+"""Construction of a suite's environments, and overrides of their parameters, which are fields of a dataclass."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ class Made(NamedTuple):
 
     Attributes:
         adapt: maps parameters to the environment as a `purerl.Environment`.
-        params: the default parameters, an object of a dataclass; None if the environment has no parameters to set.
+        params: the default parameters, a dataclass instance; None if the environment has no parameters to set.
     """
 
     adapt: Callable[[Any], Environment]
@@ -30,7 +30,7 @@ class Made(NamedTuple):
 
 @contextlib.contextmanager
 def constructing(env_id: str, env_kwargs: tuple, names: Iterable[str] | None = None) -> Iterator[None]:
-    """Let the block construct the environment of an id, even while a program is traced.
+    """Let the block construct an environment outside of any trace, and raise the block's errors as ConfigErrors.
 
     Args:
         env_id: the id, with the prefix of its suite.
@@ -65,7 +65,7 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
     """Return the parameters with some values replaced. Each new value is cast to the dtype of the old value.
 
     Raises:
-        ConfigError: a parameter does not exist, or a value is out of range.
+        ConfigError: a parameter does not exist or is not a number, or a value has a wrong shape or is out of range.
     """
     if not overrides:
         return params
@@ -85,22 +85,22 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
 
 
 def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
-    """Report parameters with invalid values, among those that have one value `[configs]` for each config of a batch."""
+    """Report invalid values of swept parameters, which have one value for each config of a batch (`[configs]`)."""
     swept = {name: np.asarray(x) for name, x in overrides.items() if np.ndim(x)}
     return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
 
 
 def not_floats(params: Any, names: Iterable[str]) -> dict[str, str]:
-    """Return what is wrong with each name that is not a single float among the parameters."""
+    """Return a hint for each name that is not a float scalar among the parameters."""
     fields = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
     hints = {}
     for name in names:
         if name not in fields:
             hints[name] = f"no such parameter; {nearest(name, fields)}" if fields else "the environment has no parameters"
         elif name in LIMITS:
-            hints[name] = "is a time limit, which all episodes share; it cannot be drawn"
+            hints[name] = "is a time limit, which all episodes share; it cannot be randomized"
         elif (kind := _kind(params, name)) is None or not jnp.issubdtype(kind, jnp.floating) or np.shape(getattr(params, name)):
-            hints[name] = "is not a single float in the environment, and cannot be drawn"
+            hints[name] = "is not a float scalar in the environment, and cannot be randomized"
     return hints
 
 

@@ -1,9 +1,9 @@
-"""The adapter for Pgx's games for one agent: `pgx/minatar-breakout` and the other MinAtar games, and `pgx/2048`.
+"""The adapter for Pgx's single-player games: `pgx/minatar-breakout` and the other MinAtar games, and `pgx/2048`.
 
-By default, Pgx's MinAtar repeats the previous action with a probability of a tenth, and has only the actions that a game needs.
-Scores are therefore not comparable with those on gymnax's MinAtar. The suite has no time limit. `episode_length` in `env_kwargs`
-sets a limit, at which an episode is truncated. The other `env_kwargs` are constructor arguments: `sticky_action_prob`,
-`use_minimal_action_set`.
+By default, Pgx's MinAtar has only the actions that a game needs, and repeats the previous action with probability 0.1. gymnax's
+MinAtar does not repeat actions, so scores of the two suites are not comparable. Pgx has no time limit. `episode_length` in
+`env_kwargs` sets a limit, at which an episode is truncated. The other `env_kwargs` are constructor arguments:
+`sticky_action_prob`, `use_minimal_action_set`.
 
 In 2048 a move can be invalid, so an observation is a dict with the entries `board` and `action_mask`.
 """
@@ -25,7 +25,7 @@ NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_env
 
 
 class _PgxEnv:
-    """A game, as `purerl.wrap_env` takes it."""
+    """A single-player game with the methods and spaces that `purerl.wrap_env` needs."""
 
     def __init__(self, env: Any):
         self._env, self._masked = env, env.id == "2048"
@@ -44,7 +44,7 @@ class _PgxEnv:
 
 
 def make(name: str, env_kwargs: tuple) -> Made:
-    """Return the game of this name.
+    """Return the single-player game of this name.
 
     Raises:
         ConfigError: the name is unknown, the game has several players, or the constructor refused the arguments.
@@ -60,14 +60,14 @@ def make(name: str, env_kwargs: tuple) -> Made:
 
 
 def game_of_several(name: str) -> Any:
-    """Return the game of this name, of several players.
+    """Return the multi-player game of this name.
 
     Raises:
-        ConfigError: there is no such game.
+        ConfigError: Pgx has no multi-player game of this name.
     """
     names = [other for other in suite.available_envs() if other not in NAMES]
     if name not in names:
-        raise ConfigError([Problem("game", name, f"no such game of several players; {nearest(name, names)}")])
+        raise ConfigError([Problem("game", name, f"no such multi-player game; {nearest(name, names)}")])
     return suite.make(name)  # pyright: ignore[reportArgumentType]
 
 

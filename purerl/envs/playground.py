@@ -3,10 +3,10 @@
 In Playground, a training wrapper sets the time limit; here, `purerl.wrap_env` does, from the `episode_length` in the
 environment's config. `done` of the unwrapped environment marks a terminal state. `env_kwargs` override entries of the config,
 such as `episode_length`, `action_repeat` and `impl`; `impl` is `jax` by default, and cannot be `warp`. Only the value network
-sees the observation entry `privileged_state`.
+receives the observation entry `privileged_state`.
 
-On GPUs that round the inputs of matrix products to TF32, Playground's authors recommend a higher precision:
-`matmul_precision="highest"`.
+On GPUs that round the inputs of matrix products to TF32, Playground's authors recommend full float32 precision: the
+config field `matmul_precision="highest"`.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: the name is unknown, the robot's model is not installed, or Playground refused the overrides.
+        ConfigError: the name is unknown, the robot's model is not installed, or an override is invalid (`impl` cannot be `warp`).
     """
     if dict(env_kwargs).get("impl") == "warp":
         hint = "keeps the contacts of all environments in shared arrays, so that single environments cannot be reset; use 'jax'"
@@ -46,7 +46,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
 
 
 def adapted(env: Any) -> Environment:
-    """Return the environment as a `purerl.Environment`."""
+    """Return a Playground environment as a `purerl.Environment`."""
     config = env._config
     made = one_state(env, config.episode_length, config.get("action_repeat", 1), lambda states: _rendered(env, states))
     entries = made.observation_space if isinstance(made.observation_space, dict) else {}

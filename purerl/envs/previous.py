@@ -59,7 +59,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
 
 
 def _entries(space: Space, action: PyTree) -> PyTree:
-    """Return an action as an observation: a discrete action as an integer, several as a tuple of integers, others as float32."""
+    """Return an action as an observation: an integer for `Discrete`, a tuple for `MultiDiscrete` and `Mixed`, else float32."""
     if isinstance(space, Mixed):
         return tuple(_entries(part, x) for part, x in zip(parts_of(space), values_of(space, action), strict=True))
     if isinstance(space, MultiDiscrete):
@@ -68,7 +68,7 @@ def _entries(space: Space, action: PyTree) -> PyTree:
 
 
 def _spaces(space: Space) -> PyTree:
-    """Return the observation space of the entries of an action."""
+    """Return the space of the observation that `_entries` returns."""
     if isinstance(space, Mixed):
         return tuple(_spaces(part) for part in parts_of(space))
     if isinstance(space, MultiDiscrete):

@@ -17,11 +17,12 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> tuple[di
     """Collect a rollout of random actions in B environments for T steps, without storing observations.
 
     Returns:
-        Records by name, `[T, B]` or, over all environments, `[T]`: `terminated`, `truncated` and `reward` of each step; `length`,
-        the steps of the episode so far; `obs_sum`, the sum of each `obs`; `fresh`, `next_obs` equals `obs` at the end of an
-        episode; `varies`, `next_obs` differs from the first observation; and each of `conformance.FAULTS`.
-        The pair `(env_state, action)`, `[B, ...]`, of each environment's last step that ended an episode; `()` if environments
-        share parts of the state.
+        A dict of arrays `[T, B]`, or `[T]` if a value concerns all environments: `terminated`, `truncated` and `reward` of each
+        step; `length`, the steps of the episode so far; `obs_sum`, the sum of each `obs`; `fresh`, True if an episode ended and
+        `next_obs` equals `obs`; `varies`, True if `next_obs` differs from the first observation; and, under each name in
+        `conformance.FAULTS`, True if the fault occurred (mask faults only if there is a mask).
+        The pair `(env_state, action)`, `[B, ...]`: each environment's last action that ended an episode, and the state before
+        this action; `()` if environments share parts of the state.
     """
     env_state, first_obs = env.reset(jax.random.split(named_key(key, "start"), B))
     by_row = all(x.shape[:1] == (B,) for x in jax.tree.leaves(env_state))
@@ -44,7 +45,7 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> tuple[di
             "nonfinite_obs": ~all_finite(env, (after.obs, after.next_obs)),
             "nonfinite_reward": ~jnp.isfinite(after.reward).all(),
             "out_of_range": ~within_space(env, after.next_obs),
-            # If a value is returned twice, XLA may compute it in two kernels, which round differently.
+            # If `obs` and `next_obs` are the same value, XLA may compute the value in two kernels, which round differently.
             "stale": ~done & ~alike_rows(after.next_obs, after.obs, B, ulps=8),
         }
         if mask is not None:
@@ -58,7 +59,7 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> tuple[di
 
 
 def random_actions(space: Any, key: jax.Array, count: int, mask: jax.Array | None = None) -> PyTree:
-    """Draw valid actions `[count, ...]`: uniform, or normal and clipped in Box dimensions without two finite bounds."""
+    """Sample valid actions `[count, ...]`: uniform, or from a clipped normal in Box dimensions without two finite bounds."""
     shape = (count, *space.shape)
     if isinstance(space, Mixed):
         parts, keys = parts_of(space), jax.random.split(key, len(parts_of(space)))
@@ -82,7 +83,7 @@ def random_actions(space: Any, key: jax.Array, count: int, mask: jax.Array | Non
 
 
 def alike_rows(a: PyTree, b: PyTree, B: int, ulps: int = 0) -> jax.Array:
-    """Return True for each row that is equal, up to `ulps` units of rounding, in two trees `[B, ...]`. NaN equals NaN."""
+    """Return `[B]`, True where two trees `[B, ...]` agree within `ulps` rounding errors of the largest value. NaN equals NaN."""
 
     def equal(x, y):
         x, y = x.reshape(B, -1), y.reshape(B, -1)
@@ -96,7 +97,7 @@ def alike_rows(a: PyTree, b: PyTree, B: int, ulps: int = 0) -> jax.Array:
 
 
 def all_finite(env: Environment, observations: tuple[PyTree, ...]) -> jax.Array:
-    """Return True if all numbers of observations are finite, except in the action mask, which is checked separately."""
+    """Return True if all numbers of observations are finite. The action mask is ignored, since it is checked separately."""
     entries = [x | {env.action_mask: ()} if env.action_mask else x for x in observations]
     floats = [x for x in jax.tree.leaves(entries) if jnp.issubdtype(x.dtype, jnp.floating)]
     return jnp.stack([jnp.isfinite(x).all() for x in floats] or [jnp.bool_(True)]).all()

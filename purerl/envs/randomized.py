@@ -1,4 +1,4 @@
-"""Environments whose parameters are drawn anew in each episode."""
+"""Environments whose parameters are sampled from distributions at each reset."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from purerl.envs.parameters import not_floats
 
 
 class Randomized(NamedTuple):
-    """The state of an environment with drawn parameters: the environment's own state, and the parameters of its episode."""
+    """The state of an environment with randomized parameters: the environment's own state, and the episode's parameters."""
 
     env_state: PyTree
     params: dict[str, jax.Array]
@@ -25,13 +25,13 @@ class Randomized(NamedTuple):
 def with_randomized(
     adapt: Callable[[dict[str, Any]], Environment], params: Any, overrides: dict[str, Any], randomize: dict[str, Uniform | Normal]
 ) -> Environment:
-    """Return environments that draw parameters from distributions at each reset, and report them as entries of `info`.
+    """Return environments that sample parameters from distributions at each reset, and add the parameters to `info`.
 
     Args:
-        adapt: maps overrides of parameters, numbers or tracers, to the environment.
-        params: the environment's object of parameters.
-        overrides: fixed overrides, which take the place of distributions.
-        randomize: the distribution of each drawn parameter.
+        adapt: maps a dict of parameter values, numbers or tracers, to the environment.
+        params: the environment's parameter object.
+        overrides: fixed values of parameters; they replace sampled values.
+        randomize: the distribution of each randomized parameter.
 
     Raises:
         ConfigError: a name is not a float parameter of the environment, or the environment resets itself.
@@ -39,7 +39,7 @@ def with_randomized(
     raise_if_any([Problem("randomize", {name: randomize[name]}, hint) for name, hint in not_floats(params, randomize).items()])
     base = adapt(overrides)
     if not isinstance(base.step, AutoReset):
-        hint = "needs an environment that purerl resets, but this environment resets itself; draw the parameters in its reset"
+        hint = "needs an environment that purerl resets, but this environment resets itself; sample the parameters in its reset"
         raise ConfigError([Problem("randomize", sorted(randomize), hint)])
     batch_of_one = lambda tree: jax.tree.map(lambda x: x[None], tree)
     only = lambda tree: jax.tree.map(lambda x: x[0], tree)

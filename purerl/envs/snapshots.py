@@ -1,4 +1,4 @@
-"""Snapshots of gymnasium's environments, as JSON: numbers, arrays and random generators. Nothing is pickled.
+"""Snapshots of gymnasium environments: numbers, arrays and random generators, as JSON. Nothing is pickled.
 
 A restored environment continues exactly if all attributes of the environment and its wrappers are of these kinds, are MuJoCo's
 simulation, or do not change (code, a model). State in closures, class attributes or `__slots__` is not detected.
@@ -47,7 +47,8 @@ def encoded(x: Any) -> Any:
 def decoded(x: Any, current: Any = None) -> Any:
     """Decode a value that `encoded` returned.
 
-    If `current` is a generator, a space or a simulation, it is changed in place, since other objects may refer to it.
+    If `current`, the attribute's value before, is a generator, a space or a simulation, change it in place, since other objects
+    may refer to it.
     """
     if not isinstance(x, dict):
         return x
@@ -57,14 +58,14 @@ def decoded(x: Any, current: Any = None) -> Any:
         array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape)
         return array[()] if is_scalar else array.copy()
     if kind == "generator":
-        # If there is no generator before the first reset, gymnasium makes the default kind.
+        # Before the first reset, there may be no generator; gymnasium then makes a generator of the default kind.
         generator = current if isinstance(current, np.random.Generator) else np.random.default_rng()
         generator.bit_generator.state = decoded(value)
         return generator
     if kind == "simulation":
         current.time = x["time"]
         for name, array in decoded(value).items():
-            if (there := getattr(current, name)).shape == array.shape:  # other arrays are of constraints, and are recomputed
+            if (there := getattr(current, name)).shape == array.shape:  # others belong to constraints, and are recomputed
                 there[...] = array
         return current
     if kind == "space":
@@ -85,13 +86,13 @@ def _simulated(data: Any) -> dict[str, np.ndarray]:
 
 
 def _spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
-    """List a space and the spaces in it. Each space has a random generator, from which `sample` draws."""
+    """List a space and the spaces in it. Each space has its own random generator for `sample`."""
     inside = getattr(space, "spaces", ())
     return [space, *(x for part in (inside.values() if isinstance(inside, dict) else inside) for x in _spaces(part))]
 
 
 class Keeper:
-    """Saves and restores the state of one environment."""
+    """Access to the state of one environment, for saving and restoring."""
 
     def __init__(self, env: gymnasium.Env):
         self._layers = [env]
@@ -101,7 +102,7 @@ class Keeper:
         self._made = self._values()
 
     def _values(self) -> list[dict[str, Any]]:
-        """Return the attributes of each layer that can change, as JSON. A value that cannot be saved is replaced by a message."""
+        """Encode the changeable attributes of each layer, wrapper or environment. `{"unknown": ...}` marks unsupported values."""
         kept = lambda name, x: name not in NOT_OF_THE_STATE and not _stays_as_made(x) and not any(x is y for y in self._layers)
         layers = zip(self._names, self._layers, strict=True)
         return [
@@ -109,7 +110,7 @@ class Keeper:
         ]
 
     def _shared(self, values: list[dict[str, Any]]) -> list[str]:
-        """Report changed objects that have several names. In a restored environment, each name would have its own object."""
+        """Report changed objects to which several attributes refer. After a restore, each attribute would have its own object."""
         places: dict[int, list[str]] = {}
         for layer, made, now in zip(self._layers, self._made, values, strict=True):
             for name, x in ((name, vars(layer)[name]) for name in now if now[name] != made.get(name, self)):
@@ -118,7 +119,7 @@ class Keeper:
         return [f"{' and '.join(names)} (the same object)" for names in places.values() if len(names) > 1]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all values by layer and name. If some values cannot be saved, return messages about them instead."""
+        """Return the attributes and class name of each layer, or `{"missing": [...]}` if some attributes cannot be saved."""
         values = self._values()
         unknown = [x["unknown"] for layer in values for x in layer.values() if isinstance(x, dict) and "unknown" in x]
         missing = unknown + self._shared(values)

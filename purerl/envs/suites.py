@@ -21,7 +21,7 @@ SUITES = {  # from the prefix of an id to the required package
     "playground": "mujoco_playground",
     "xminigrid": "xminigrid",
 }
-IDS = {  # patterns of each suite's ids, by which an id without its prefix is recognised without an import of the suite
+IDS = {  # patterns that recognise a suite's ids without the prefix, so that the suite need not be imported
     "brax": r"ant|fast|halfcheetah|hopper|humanoid(standup)?|inverted_(double_)?pendulum|pusher|reacher|swimmer|walker2d",
     "craftax": r"Craftax-.+",
     "jumanji": r"(BinPack|CVRP|Cleaner|Connector|FlatPack|Game2048|GraphColoring|JobShop|Knapsack|LevelBasedForaging|MMST|Maze|"
@@ -41,10 +41,10 @@ REFUSED = {
 
 
 def adapter(env_id: str) -> tuple[ModuleType, str]:
-    """Return the adapter of an id's suite, and the environment's name in the suite. An id without a prefix is gymnax's.
+    """Return the adapter of an id's suite, and the environment's name in the suite. An id without a prefix belongs to gymnax.
 
     Raises:
-        ConfigError: the suite does not exist, or is not installed.
+        ConfigError: the suite does not exist, is not supported, or is not installed.
     """
     prefix, slash, name = env_id.partition("/")
     if not slash:
@@ -79,13 +79,13 @@ def meant(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
 
 
 def _of_gymnasium(env_id: str) -> list[str]:
-    """Return the id if gymnasium has it, else gymnasium's nearest id. If gymnasium is not installed, return the id."""
+    """Return gymnasium ids to suggest: this id if it exists or gymnasium is not installed, else the most similar id, if any."""
     try:
         with quietly():
             registry = importlib.import_module("gymnasium").registry
     except ImportError:
         return [f"gymnasium/{env_id}"]
-    known = env_id in registry or env_id.startswith("ALE/")  # `ale_py` registers these
+    known = env_id in registry or env_id.startswith("ALE/")  # the package `ale_py` registers these ids
     return [f"gymnasium/{x}" for x in ([env_id] if known else difflib.get_close_matches(env_id, registry, n=1))]
 
 

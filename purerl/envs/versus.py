@@ -1,4 +1,4 @@
-"""Games of several players for one agent, against opponents that are given."""
+"""Multi-player games for one agent, against given opponents."""
 
 import hashlib
 from collections.abc import Callable
@@ -22,8 +22,8 @@ class Match(NamedTuple):
     """The state of one game.
 
     Attributes:
-        game: the state of Pgx's game.
-        opponent: index of the opponent of this episode.
+        game: the state of the Pgx game.
+        opponent: index of this episode's opponent in the tuple of opponents.
         carries: the hidden state of each opponent's policy.
         first: True if the opponent has not moved yet.
     """
@@ -35,7 +35,7 @@ class Match(NamedTuple):
 
 
 class _RandomPlayer:
-    """A player that takes a legal action at random."""
+    """A player that chooses a valid action uniformly at random."""
 
     def initial_carry(self, num_envs: int) -> tuple[()]:
         return ()
@@ -45,7 +45,7 @@ class _RandomPlayer:
 
 
 class _Versus:
-    """A game as `purerl.wrap_env` takes it. The agent is player 0."""
+    """A game with the methods and spaces that `purerl.wrap_env` needs. The agent is player 0."""
 
     def __init__(self, game: Any, opponents: tuple[Any, ...]):
         self._game, self._opponents, self.action_space = game, opponents, Discrete(int(game.num_actions))
@@ -60,7 +60,7 @@ class _Versus:
             return key, self._until_own_turn(named_key(now, "moves"), match)[0]
 
         is_over = lambda drawn: drawn[1].game.terminated | drawn[1].game.truncated
-        # A game that ends before the agent's turn is drawn again.
+        # If a game ends before the agent's first turn, start another game with a new key.
         _, match = jax.lax.while_loop(is_over, begin, begin((key, None)))
         return match, _observe(match.game)
 
@@ -72,7 +72,7 @@ class _Versus:
         return match, _observe(game), reward, game.terminated, game.truncated, info
 
     def _until_own_turn(self, key: jax.Array, match: Match) -> tuple[Match, jax.Array]:
-        """Let the opponent move until the agent's turn or the end of the game; return the agent's reward from these moves."""
+        """Let the opponent move until the agent's turn or the end of the game; sum the agent's rewards from these moves."""
 
         def is_others_turn(state):
             game = state[0].game
@@ -87,27 +87,28 @@ class _Versus:
             game = self._game.step(match.game, jnp.concatenate(actions)[match.opponent], of_game)
             return Match(game, match.opponent, carries, jnp.bool_(False)), reward + game.rewards[0], key
 
-        # A loop, since some games let a player move several times in a row.
+        # A loop, since the opponent may make any number of moves in a row.
         match, reward, _ = jax.lax.while_loop(is_others_turn, move, (match, jnp.float32(0), key))
         return match, reward
 
 
 def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environment:
-    """Return a game of several players as an environment for one agent, in which the opponent plays all other players.
+    """Return a multi-player game as an environment for one agent. The opponent controls all other players.
 
-    Observations are dicts with the entries `board`, as the player to move sees it, and `action_mask`, the legal actions. The
-    reward of a step is the agent's own, also from the moves of the opponent that follow its action. The game draws who begins.
-    `info` has the entries `won` and `drawn`, which are set at the end of a game; `episode_info=("won",)` of a config gives the
-    win rate. Games have no time limit, so evaluations need `max_steps`. A recipe: `notebooks/14_self_play.ipynb`.
+    Observations are dicts with the entries `board`, from the view of the player to move, and `action_mask`, the valid actions.
+    The reward of a step is the sum of the agent's rewards from its own move and from all moves before its next turn. The game
+    chooses at random who begins. `info["won"]` and `info["drawn"]` are 1 at the end of a won or tied game, else 0; the config
+    field `episode_info=("won",)` adds the win rate to the metrics. Games have no time limit, so evaluations need `max_steps`.
+    `notebooks/14_self_play.ipynb` trains by self-play.
 
     Args:
-        game: the name of one of Pgx's games, such as "connect_four", or such a game.
-        opponent: a `Policy` of an agent that was trained on the same game; or a tuple of policies, of which each episode draws
-          one. Their parameters may be traced, so that one compiled program trains against any of them. Without an opponent, its
-          moves are random. A tuple costs as much as all its policies together.
+        game: the name of a multi-player game of Pgx, such as "connect_four", or the game object.
+        opponent: a `Policy` that was trained on the same game, or a tuple of policies, from which each episode chooses one at
+          random. By default, the opponent moves at random. Parameters of policies may be traced, so that one compiled program
+          trains against different opponents. At each move, all policies of a tuple are evaluated.
 
     Raises:
-        ConfigError: there is no such game, or it has one player; an opponent is not a policy.
+        ConfigError: the game does not exist or has one player, or an opponent is not a policy or cannot play the game.
 
     Example:
         >>> env = purerl.versus("tic_tac_toe")
@@ -119,26 +120,26 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
         suite, name = adapter(f"pgx/{game.removeprefix('pgx/')}")
         game = suite.game_of_several(name)
     if not all(hasattr(game, name) for name in ("init", "step", "num_actions", "num_players")) or game.num_players < 2:
-        raise ConfigError([Problem("game", game, "must be a game of Pgx with several players, such as 'connect_four'")])
+        raise ConfigError([Problem("game", game, "must be a multi-player game of Pgx, such as 'connect_four'")])
     opponents = opponent if isinstance(opponent, tuple) else (opponent,)
     obs = jax.eval_shape(lambda: jax.tree.map(lambda x: x[None], _observe(game.init(jax.random.key(0)))))
     for player in opponents:
         if not (callable(player) and hasattr(player, "initial_carry")):
             raise ConfigError(
-                [Problem("opponent", player, "must be a Policy, as train.policy(state) returns it, or a tuple of them")]
+                [Problem("opponent", player, "must be a Policy, as train.policy(state) returns it, or a tuple of policies")]
             )
         carry = jax.eval_shape(lambda player=player: player.initial_carry(1))
         if game.num_players > 2 and jax.tree.leaves(carry):
-            hint = f"has a memory, but plays several of {game.num_players} players at once; use a policy without a memory"
+            hint = f"has one hidden state, but must control several of {game.num_players} players; use a feedforward policy"
             raise ConfigError([Problem("opponent", player, hint)])
-        with code_of("opponent", "opponent(carry, obs, first, key), which must not need memory_inputs or frame_stack,"):
+        with code_of("opponent", "must be trained without memory_inputs and frame_stack; opponent(carry, obs, first, key)"):
             jax.eval_shape(player, carry, obs, jax.ShapeDtypeStruct((1,), bool), jax.random.key(0))
     made = wrap_env(_Versus(game, opponents or (_RandomPlayer(),)))
     return made._replace(name=f"versus/{game.id}: {', '.join(map(_text, opponents)) or 'random moves'}")
 
 
 def _text(player: Any) -> str:
-    """Describe an opponent by its class and, unless they are traced, a hash of its parameters: another one is another task."""
+    """Return an opponent's class and, unless traced, a hash of its parameters, which identify the opponent in checkpoints."""
     leaves = jax.tree.leaves(getattr(player, "params", ()))
     if any(isinstance(x, Tracer) for x in leaves):
         return f"{type(player).__name__}, traced"

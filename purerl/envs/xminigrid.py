@@ -1,12 +1,12 @@
 """The adapter for XLand-MiniGrid: `xminigrid/MiniGrid-DoorKey-5x5`, `xminigrid/XLand-MiniGrid-R1-9x9`, ...
 
-An observation is the agent's view of the grid: a tile and a colour for each cell, without the carried object. Most tasks
-therefore need a recurrent network. An episode is truncated after `max_steps`, and terminated when the goal is reached.
+An observation is the agent's partial view of the grid, a tile and a colour for each cell, and does not show the carried object.
+Most tasks therefore need a recurrent network. An episode is truncated after `max_steps`, and terminated when the goal is reached.
 
 `env_kwargs` replace fields of the suite's `EnvParams`: `max_steps`, `view_size`, `height`, `width`. For tasks with rule sets,
 `XLand-MiniGrid-...`, `env_kwargs` can have two further entries. `benchmark` names a collection of rule sets, such as
-`trivial-21k`, from which each reset draws. Without `benchmark`, all episodes have the suite's default rule set. `rulesets`, a
-pair `(first, end)`, selects a part of the collection.
+`trivial-21k`, from which each reset samples one. Without `benchmark`, all episodes have the suite's default rule set.
+`rulesets`, a pair `(start, stop)`, selects the rule sets from `start` to `stop - 1`.
 """
 
 import os
@@ -29,7 +29,7 @@ with quietly():
 
 
 class _GridEnv:
-    """An XLand-MiniGrid environment, as `purerl.wrap_env` takes it. Resets draw from `rulesets`, unless these are None."""
+    """An XLand-MiniGrid environment for `purerl.wrap_env`. Each reset samples one of `rulesets`, unless these are None."""
 
     def __init__(self, env: Any, params: Any, rulesets: Any):
         self._env, self._params, self._rulesets = env, params, rulesets
@@ -54,7 +54,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: the name is unknown, the suite refused the arguments, or the rule sets are not on this machine.
+        ConfigError: the name is unknown, the suite refused the arguments, or the rule sets are not downloaded.
     """
     kwargs = dict(env_kwargs)
     benchmark, part = kwargs.pop("benchmark", None), kwargs.pop("rulesets", None)
@@ -71,7 +71,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
 
 
 def _rulesets(params: Any, name: str, part: tuple[int, int] | None) -> Any:
-    """Return a collection of rule sets, or its part from `first` to `end - 1` if `part = (first, end)`."""
+    """Return a collection of rule sets, or its part from `start` to `stop - 1` if `part = (start, stop)`."""
     if not hasattr(params, "ruleset"):
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")])
     if name not in NAME2HFFILENAME:

@@ -1,11 +1,12 @@
 """Advantage estimators: from a rollout to advantages and value targets.
 
-All estimators take a `Transition` with leaves `[T, B]` and return `Advantages` with leaves `[T, B]`, gradient-free. Rewards and
-values may have a trailing axis of `K` reward streams, `[T, B, K]`; then `gamma` and `gae_lambda` may be `[K]` and the flags
-`[T, B]` or `[T, B, K]`. If shapes differ, an AssertionError is raised.
+All estimators take a `Transition` of T steps of B environments, leaves `[T, B]`, and return `Advantages`, `[T, B]`, without
+gradients. Rewards and values may have a trailing axis of K reward streams, `[T, B, K]`. In this case `gamma` and `gae_lambda` may
+be `[K]`, and the flags `[T, B]` or `[T, B, K]`. If rewards, values and flags do not match in shape, an AssertionError is raised.
 
-The two flags act differently. `terminated` alone cuts the bootstrap: a truncated episode is bootstrapped with `next_value`, the
-value of the observation before the reset. Either flag cuts the trace between a step and the next row.
+The flags `terminated` and `truncated` act differently. Only `terminated` removes the bootstrap. A truncated episode is
+bootstrapped with `next_value`, by default the value of the observation before the reset. Either flag cuts the trace to the next
+step.
 
 Example:
     >>> no = jnp.zeros((3, 1), bool)
@@ -36,7 +37,7 @@ def gae(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
     """Compute generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
 
         delta_t = r_t + gamma * V'_t - V_t,    V'_t = 0 if terminated, else next_value_t
-        A_t     = delta_t + gamma * lambda * A_{t+1},    without the second term at the end of an episode
+        A_t     = delta_t + gamma * lambda * A_{t+1},    A_{t+1} = 0 at the end of an episode and of the rollout
         target_t = A_t + V_t
 
     Args:
@@ -62,23 +63,23 @@ def vtrace(
 ) -> Advantages:
     """Compute V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4.1): GAE for off-policy data.
 
-        rho_t    = pi(a_t | s_t) / pi_b(a_t | s_t)
-        delta_t  = min(rho_clip, rho_t) * (r_t + gamma * V'_t - V_t),    V'_t as in `gae`
-        e_t      = delta_t + gamma * lambda * min(c_clip, rho_t) * e_{t+1},    without the second term at the end of an episode
+        rho_t    = pi(a_t | s_t) / pi_b(a_t | s_t),    pi: the evaluated policy, pi_b: the behaviour policy
+        delta_t  = min(rho_clip, rho_t) * (r_t + gamma * V'_t - V_t),    V'_t = 0 if terminated, else next_value_t
+        e_t      = delta_t + gamma * lambda * min(c_clip, rho_t) * e_{t+1}
         target_t = V_t + e_t
         A_t      = min(pg_clip, rho_t) * (r_t + gamma * (V'_t + lambda * e_{t+1}) - V_t)
 
-    With rho = 1 and clips of at least 1, V-trace equals `gae`.
+    At the end of an episode and of the rollout, `e_{t+1} = 0`. With rho = 1 and clips of at least 1, V-trace equals `gae`.
 
     Args:
         steps: `[T, B(, K)]` the rollout, with the values of the evaluated policy.
         log_ratio: `[T, B]` log rho.
         gamma: discount, in [0, 1].
-        gae_lambda: as in `gae`.
-        rho_clip: clip of rho in the TD errors. With infinity, the targets estimate the value of pi; with small values, that of a
-          policy near pi_b.
-        c_clip: clip of rho in the trace; limits the variance.
-        pg_clip: clip of rho in the advantages.
+        gae_lambda: factor of the trace, in [0, 1]: with 0, targets are one-step targets.
+        rho_clip: upper bound of rho in the TD errors. With an infinite bound, the targets estimate the value of pi; with a small
+          bound, the value of a policy near pi_b.
+        c_clip: upper bound of rho in the trace; limits the variance.
+        pg_clip: upper bound of rho in the advantages.
     """
     continues, bootstrap = _continuation(steps)
     gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
@@ -92,11 +93,12 @@ def vtrace(
 
 
 def td_lambda(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
-    """Compute TD(lambda) returns (Sutton & Barto 2018, section 12.1), with return minus value as advantage.
+    """Compute TD(lambda) returns as targets (Sutton & Barto 2018, section 12.1), and `target - value` as advantages.
 
         target_t = r_t + gamma * ((1 - lambda) * V'_t + lambda * target_{t+1})
 
-    with V'_t as in `gae` and `target_{t+1} = V'_t` at the end of an episode and of the rollout. Up to rounding, this is `gae`.
+    with `V'_t = 0` if terminated, else `next_value_t`, and with `target_{t+1} = V'_t` at the end of an episode or the rollout.
+    Up to rounding, the results equal those of `gae`.
     """
     continues, bootstrap = _continuation(steps)
     gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
@@ -106,16 +108,16 @@ def td_lambda(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantage
 
 
 def n_step(steps: Transition, gamma: Scalar, n: int) -> Advantages:
-    """Compute n-step returns (Sutton & Barto 2018, section 7.1), with return minus value as advantage.
+    """Compute n-step returns as targets (Sutton & Barto 2018, section 7.1), and `target - value` as advantages.
 
         target_t = r_t + gamma * r_{t+1} + ... + gamma^{n-1} * r_{t+n-1} + gamma^n * V'_{t+n-1}
 
-    with V'_t as in `gae`. Returns are shorter at the end of an episode or of the rollout.
+    with `V'_t = 0` if terminated, else `next_value_t`. Returns are shorter at the end of an episode or of the rollout.
 
     Args:
         steps: `[T, B(, K)]` the rollout.
         gamma: discount, in [0, 1].
-        n: number of rewards in each return; 0 or n >= T takes all rewards to the end of the rollout.
+        n: number of rewards in each return; 0 or n >= T for all rewards to the end of the episode or of the rollout.
     """
     if n == 0 or n >= steps.reward.shape[0]:
         return td_lambda(steps, gamma, jnp.float32(1))
@@ -141,12 +143,12 @@ Estimator = Callable[[Transition, OnPolicyConfig], Advantages]
 
 
 def over_streams(estimate: Estimator) -> Estimator:
-    """Turn an estimator of one stream into an estimator of the environment's and the intrinsic stream.
+    """Turn an estimator for one reward stream into an estimator for two: the extrinsic and the intrinsic stream.
 
     The advantage for the policy is `ext_coef * A_ext + int_coef * A_int`; the targets stay separate. The intrinsic stream does
-    not end with an episode: a novel observation stays novel across a reset, and ending an episode costs the novelty still ahead
-    (Burda et al. 2019, arXiv:1810.12894, section 2.3). The next value of the intrinsic stream is therefore the value of the next
-    observation to act on.
+    not end with an episode, since its return also counts what is new in later episodes; an episodic return would make the agent
+    averse to risk (Burda et al. 2019, arXiv:1810.12894, section 2.3). The next value of the intrinsic stream is therefore the
+    value of the next observation to act on.
     """
 
     def estimate_both(steps, cfg):
@@ -161,9 +163,9 @@ def over_streams(estimate: Estimator) -> Estimator:
 
 
 def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[Transition], tuple[Advantages, dict[str, Mean]]]:
-    """Return `(steps) -> (advantages, metrics)`, which combines streams, and standardises if `advantage_norm` is "batch".
+    """Wrap an estimator as `(steps) -> (advantages, metrics)`: combine streams; standardise if `advantage_norm` is "batch".
 
-    The metric `explained_variance` is the fraction of the targets' variance that the values of the rollout predict.
+    The metric `explained_variance` is the fraction of the variance of the extrinsic targets that the rollout's values predict.
     """
     estimator = estimator if cfg.streams == 1 else over_streams(estimator)
 
@@ -189,7 +191,7 @@ def standardize(advantage: jax.Array, axis: tuple[int, ...] | None = None) -> ja
 
 
 def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
-    """Return the continuation mask (0 at the end of an episode, else 1) and V'. Both have the shape of the values."""
+    """Return a mask (0 where an episode ends, else 1) and V' (0 if terminated, else `next_value`), `[T, B(, K)]`."""
     chex.assert_equal_shape((steps.reward, steps.value, steps.next_value))
     chex.assert_equal_shape_prefix((steps.terminated, steps.truncated, steps.value), 2)
 

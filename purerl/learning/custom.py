@@ -1,4 +1,4 @@
-"""Wrappers and checks of custom estimators, losses, metrics and optimizers."""
+"""Wrappers and checks for custom estimators, losses, metrics and optimizers."""
 
 import functools
 import inspect
@@ -20,7 +20,7 @@ COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # columns that log
 
 
 def extra_term(function: Callable) -> Callable:
-    """Return a custom `extra_loss` as a term of the policy's loss, with metrics named `extra_loss/name`."""
+    """Wrap a custom `extra_loss` as a term of the policy's loss, with the metrics `extra_loss` and `extra_loss/name`."""
     call = guarded("extra_loss", function)
 
     def term(params: Any, outputs: Any, batch: Any, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -86,7 +86,7 @@ def checked_advantage(function: Callable) -> Callable:
 
 
 def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
-    """Return values as float32 scalars."""
+    """Convert values to float32 scalars. Raise a ConfigError for values that are not scalars."""
     numbers = (jax.Array, np.ndarray, np.generic, int, float)
     wrong = [name for name, x in found.items() if not isinstance(x, numbers) or np.shape(x)]
     raise_if_any([Problem(field, describe(found[name]), f"{name} must be a scalar") for name in wrong])
@@ -96,7 +96,8 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
 def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
     """Report problems of a custom optimizer for parameters of these shapes. Nothing is compiled.
 
-    An optimizer with its own learning rate negates its updates, and would maximise the loss here. A trial step detects the sign.
+    An optax optimizer with its own learning rate negates its updates. A phase would negate them again, and maximise the loss. A
+    trial step detects the sign.
     """
     if optimizer is None:
         return []

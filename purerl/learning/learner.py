@@ -16,7 +16,7 @@ Cfg = TypeVar("Cfg", bound=OnPolicyConfig, covariant=True)
 
 
 class Components(NamedTuple):
-    """The replaceable parts of an algorithm.
+    """The replaceable parts of an algorithm, for rollouts of T steps of B environments and minibatches of N sequences of L steps.
 
     Attributes:
         advantage: `(steps [T, B], cfg) -> Advantages [T, B]`.
@@ -39,12 +39,12 @@ class Components(NamedTuple):
 
 
 class Learner(NamedTuple, Generic[Cfg]):
-    """The config, the network and the parts that phases are made of. `at` returns the learner of one update.
+    """The config, the network and the parts that phases are made of. `at` returns the learner for one update.
 
     Attributes:
-        cfg: the config; for one update, with the scheduled coefficients of that update.
-        network: policy and value function; for one update, wrapped so that the network standardises observations.
-        parts: the replaceable parts; for one update, with the loss of intrinsic rewards.
+        cfg: the config; `at` replaces scheduled and KL-adaptive coefficients by their values in the update.
+        network: policy and value function; `at` adds the standardisation of observations, if `normalize_obs` is set.
+        parts: the replaceable parts; `at` adds the loss of intrinsic rewards, if there is one.
     """
 
     cfg: Cfg

@@ -15,11 +15,11 @@ Rate = Callable[[Clock, jax.Array], Scalar]  # (finished updates, gradient steps
 
 
 def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -> Rate:
-    """Return the learning rate as a function of the step, from a schedule in gradient steps or from the config.
+    """Return the learning rate as a function of update and gradient step, from a custom schedule or from the config.
 
     Args:
-        cfg: `lr_schedule` and related fields are read. With `kl_adaptive`, the returned function must not be called.
-        schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
+        cfg: `lr_schedule` and related fields are read. If the rate is KL-adaptive, the returned function must not be called.
+        schedule: `(gradient steps so far, int32) -> learning rate`; None to use the config's schedule.
         steps: gradient steps in each update.
     """
     learning = lambda clock: clock - cfg.skipped_updates if cfg.skipped_updates else clock
@@ -41,7 +41,7 @@ def learning_rate(clock: Clock, num_updates: int, lr: Scalar, lr_final: Scalar, 
     """Return the learning rate of the next update, constant within the update. Float32 scalar.
 
     constant  lr
-    linear    lr + (lr_final - lr) * i / n    at update i = 0 .. n - 1
+    linear    lr + (lr_final - lr) * i / n    at update i = 0 .. n - 1 of n = num_updates
     """
     return {"constant": lr, "linear": lr + (lr_final - lr) * clock.progress(num_updates)}[schedule]
 
@@ -49,10 +49,10 @@ def learning_rate(clock: Clock, num_updates: int, lr: Scalar, lr_final: Scalar, 
 def kl_adapted_lrs(
     cfg: OnPolicyConfig, lr: jax.Array, kl_sum: Any, step: jax.Array, kl: jax.Array
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Return the learning rate of a step, the next learning rate, and the sum of divergences in this epoch; see `kl_adapted_lr`.
+    """Return the learning rate of a gradient step, the next learning rate, and the sum of this epoch's KL divergences.
 
-    The divergence of an update's first minibatch is measured before the first gradient step. On on-policy data, this divergence
-    is rounding error alone and does not change the rate.
+    The divergence of an update's first minibatch is measured before the first gradient step. If the data are on-policy, this
+    divergence is only rounding error. A rate that adapts per minibatch therefore ignores it.
     """
     if cfg.lr_kl_every == "minibatch":
         adapted = kl_adapted_lr(cfg, lr, kl)
@@ -67,7 +67,8 @@ def kl_adapted_lrs(
 def kl_adapted_lr(cfg: OnPolicyConfig, lr: jax.Array, kl: jax.Array) -> jax.Array:
     """Return the learning rate after a divergence `kl`: lowered if `kl` is too large, raised if too small, within bounds.
 
-    This is the rule of rsl_rl, UniLab and skrl. rsl_rl and UniLab adapt per minibatch, and do not raise the rate if `kl <= 0`.
+    This is the rule of rsl_rl and UniLab, which adapt per minibatch and do not raise the rate if `kl <= 0`, and of skrl, which
+    adapts per epoch.
     """
     lower, higher = jnp.maximum(lr / cfg.lr_kl_factor, cfg.lr_min), jnp.minimum(lr * cfg.lr_kl_factor, cfg.lr_max)
     too_far, too_near = kl > cfg.desired_kl * cfg.lr_kl_tolerance, kl < cfg.desired_kl / cfg.lr_kl_tolerance

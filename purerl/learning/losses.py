@@ -1,4 +1,4 @@
-"""Loss terms per step. Inputs and outputs have one entry per step; the caller takes the mean.
+"""Loss terms per step. Arrays have one entry per step, such as `[L, N]` for N sequences of L steps; the caller takes the mean.
 
 Example:
     >>> log_prob, old_log_prob, advantage = jnp.log(jnp.array([0.9, 0.5])), jnp.log(jnp.array([0.5, 0.5])), jnp.ones(2)
@@ -20,7 +20,7 @@ MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, while squ
 
 
 class Term(NamedTuple):
-    """A term of a loss, `weight * mean of loss`; `loss` has one number per step, `[L, N]`, and its mean is the metric `name`."""
+    """A term of a loss, `weight * mean(loss)`. The array `loss` has one number per step; `mean(loss)` is the metric `name`."""
 
     name: str
     weight: Scalar
@@ -28,13 +28,13 @@ class Term(NamedTuple):
 
 
 def combine(terms: Sequence[Term], **measured: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Return the weighted sum of the terms' means, and the means of all terms and `measured [L, N]`, by one reduction."""
+    """Return the weighted sum of the terms' means, and a dict with the mean of each term and of each `measured` array."""
     found = means({term.name: term.loss for term in terms} | measured)
     return jnp.asarray(sum(term.weight * found[term.name] for term in terms)), found
 
 
 def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """Compute `exp(log_prob - old_log_prob)`, `[...]`, clipped at `exp(20)`. The gradient does not vanish beyond the clip."""
+    """Compute `exp(log_prob - old_log_prob)`, `[...]`, at most `exp(20)`. The gradient does not vanish at this bound."""
     d = log_prob - old_log_prob
     return jnp.exp(jnp.where(d > MAX_LOG_RATIO, MAX_LOG_RATIO + (d - jax.lax.stop_gradient(d)), d))
 
@@ -67,7 +67,7 @@ def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: 
         replace  (V_old + clip(V - V_old, -eps, eps) - target)^2 / 2
 
     `max` is the clipping of OpenAI's baselines (Huang et al. 2022, "The 37 Implementation Details of PPO", number 9). `replace`
-    is the clipping of skrl: the gradient is zero wherever the prediction has moved by more than eps, even in the right direction.
+    is the clipping of skrl: the gradient is zero wherever V has moved by more than eps from V_old, even away from the target.
 
     Args:
         value: `[...(, K)]` value from the network being trained; K is the number of reward streams, if there are several.

@@ -15,12 +15,12 @@ LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that lear
 
 
 def freeze(update: Callable, skipped: Callable) -> Callable:
-    """Wrap an update, so that it is skipped if a learnt array would not be finite.
+    """Wrap an algorithm's `update` so that an update is skipped if a learnt array or the auxiliary state would not be finite.
 
-    A skipped update keeps parameters, optimizer states and statistics; the environments continue. The auxiliary state `extra`
-    must be finite, too. After a skipped update, `extra` is the result of the algorithm's `skipped(before, after)`. Under `vmap`,
-    each seed is skipped separately. The metric `nonfinite` counts skipped updates. A `Mean` with a non-finite total counts as
-    empty, also in updates that are not skipped.
+    A skipped update leaves parameters, optimizer states and statistics unchanged; the environments continue. The auxiliary state
+    `extra` becomes the result of the algorithm's `skipped(before, after)`, with the states before and after the update. Under
+    `vmap`, updates are skipped for each seed separately. The metric `nonfinite` counts skipped updates. In all updates, a `Mean`
+    whose total is not finite is replaced by a `Mean` with a count of 0.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -41,7 +41,7 @@ def finite_leaves(tree: PyTree) -> list[jax.Array]:
 
 
 def first_bad_leaf(tree: PyTree) -> str | None:
-    """Return the path of the first non-finite leaf of a tree of NumPy arrays, or None."""
+    """Return the path of the first non-finite leaf of a tree of NumPy arrays; None if all leaves are finite."""
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             return jax.tree_util.keystr(path)

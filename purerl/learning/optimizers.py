@@ -1,7 +1,7 @@
 """Optimizers: from gradients to updates, the learning rate of each step, and early stopping.
 
-An `Optimizer` follows optax's protocol with extra arguments. The learning rate is not part of the optax transformation: it
-depends on the update counter or the KL divergence, and is applied here. Checkpoints therefore hold no schedule counters.
+An `Optimizer` wraps an optax transformation. The learning rate is not part of the transformation: the rate depends on the update
+counter or the KL divergence, and is applied here. Checkpoints therefore hold no schedule counters.
 """
 
 from collections.abc import Callable
@@ -55,15 +55,16 @@ def _no_rate(clock: Clock, step: jax.Array) -> Scalar:
 class Optimizer(NamedTuple):
     """An optax transformation with a learning rate and an early stop.
 
-    `init` and `update` are those of `optax.GradientTransformationExtraArgs`, for the gradient steps of one update. `begin`
-    converts the persistent state to the `UpdateState` that these steps pass on, and that keeps it as `kept`.
+    `init` returns the state that persists from one update to the next. In each update, `begin` converts this state to an
+    `UpdateState`. Each gradient step passes the `UpdateState` through `update`, which adds the keyword arguments `clock`, `step`
+    and `metrics` to those of optax.
 
     Attributes:
         transformation: maps gradients to directions, without a learning rate.
-        elementwise: the transformation treats every number alike, so that a group of parameters can be given as one vector.
+        elementwise: True if the transformation treats every number alike; a group of parameters may then be one vector.
         rate: the learning rate of a step; required unless `adapts` is given.
         adapts: the config of a KL-adaptive learning rate; None if `rate` is given.
-        multipliers: factors of the learning rate, by group. The factor of an absent group is 1.
+        multipliers: a dict from group to a factor of the learning rate. The factor of an absent group is 1.
         target_kl: a step with `approx_kl` above this value is skipped, and starts an early stop; None for no early stop.
         period: an early stop ends at the next multiple of this number of gradient steps.
     """
@@ -103,14 +104,15 @@ class Optimizer(NamedTuple):
     ) -> tuple[Groups, UpdateState]:
         """Return the updates to add to the parameters, and the next state.
 
-        An early stop discards the changes of parameters and optimizer state. Gradients are still computed, so that one program
-        serves all seeds, stopped or not. A scheduled or KL-adaptive learning rate still changes.
+        During an early stop, the updates are 0 and the transformation's state does not change. Gradients are still computed, so
+        that one compiled program serves all seeds, stopped or not. A scheduled or KL-adaptive learning rate still changes.
 
         Args:
-            gradient, state, params: as in optax.
+            gradient, params: the gradient and the parameters, each a dict from group to arrays.
+            state: the state that `begin` or the previous step returned.
             clock: the update counter.
             step: uint32, gradient steps in this update so far.
-            metrics: metrics of the loss on this minibatch; `kl` and `approx_kl` are read.
+            metrics: metrics of the loss on this minibatch: `kl` for a KL-adaptive rate, `approx_kl` for an early stop.
         """
         if self.adapts is None:
             inner, lr, kl_sum, following = state.kept, self.rate(clock, step), (), None
@@ -139,27 +141,27 @@ class Optimizer(NamedTuple):
 
 
 def base_optimizer(cfg: OnPolicyConfig, transformation: optax.GradientTransformation | None = None) -> Optimizer:
-    """Return the config's optimizer, or a custom transformation in its place, without a learning rate."""
+    """Return the config's optimizer, without a learning rate. A custom `transformation` replaces the config's optimizer."""
     if transformation is not None:
         return Optimizer(transformation, elementwise=False)
     adam = optax.scale_by_adam(eps=cfg.adam_eps)  # Kingma & Ba 2015, arXiv:1412.6980
     if cfg.optimizer == "adamw":  # Loshchilov & Hutter 2019, arXiv:1711.05101
         return Optimizer(optax.chain(adam, optax.add_decayed_weights(cfg.weight_decay, _weights)), elementwise=False)
-    if cfg.optimizer == "muon":  # Jordan et al. 2024, kellerjordan.github.io/posts/muon; in units of adam: Liu et al. 2025
-        rule = {"consistent_rms": 0.2, "muon_weight_dimension_numbers": _hidden_matrices}  # the rate -1, since ours is applied
-        return Optimizer(optax.contrib.muon(-1.0, eps=cfg.adam_eps, **rule), elementwise=False)
+    if cfg.optimizer == "muon":  # Jordan et al. 2024, kellerjordan.github.io/posts/muon; scaled to adam's RMS: Liu et al. 2025
+        rule = {"consistent_rms": 0.2, "muon_weight_dimension_numbers": _hidden_matrices}
+        return Optimizer(optax.contrib.muon(-1.0, eps=cfg.adam_eps, **rule), elementwise=False)  # optax negates the rate
     named = {"adam": adam, "rmsprop": optax.scale_by_rms(decay=0.99, eps=cfg.adam_eps), "sgd": optax.identity()}
     return Optimizer(named[cfg.optimizer], elementwise=True)
 
 
 def _weights(params: PyTree) -> PyTree:
-    """Mark the arrays that decay: arrays of two or more axes, except biases. Standard deviations have one axis."""
+    """Mark the arrays with weight decay: arrays of two or more axes, except biases. Standard deviations have one axis."""
     named = lambda path: jax.tree_util.keystr(path[-1:], simple=True)
     return jax.tree_util.tree_map_with_path(lambda path, x: x.ndim > 1 and not named(path).endswith("bias"), params)
 
 
 def _hidden_matrices(params: PyTree) -> PyTree:
-    """Mark the matrices that muon moves: those of torsos and recurrent layers, and all of a custom network."""
+    """Mark the matrices that muon orthogonalises: all except those of the built-in heads, whose layers are named `Linear_...`."""
     is_head = lambda path: "/Linear_" in jax.tree_util.keystr(path, simple=True, separator="/")
     is_moved = lambda path, x: x.ndim == 2 and min(x.shape) > 1 and not is_head(path)
     mark = lambda path, x: optax.contrib.MuonDimensionNumbers() if is_moved(path, x) else None
@@ -172,7 +174,7 @@ def phase_optimizer(cfg: OnPolicyConfig, optimizer: Optimizer, schedule: Callabl
     Args:
         cfg: `lr_schedule`, `critic_lr_scale`, `target_kl` and related fields are read.
         optimizer: an optimizer without a learning rate.
-        schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
+        schedule: `(gradient steps so far, int32) -> learning rate`; None to use the config's schedule.
         epochs: passes over the batch in each update.
     """
     steps = epochs * cfg.num_minibatches
@@ -185,13 +187,13 @@ def phase_optimizer(cfg: OnPolicyConfig, optimizer: Optimizer, schedule: Callabl
 
 
 def lr_multipliers(cfg: OnPolicyConfig) -> dict[str, Scalar]:
-    """Return the factors of the learning rate, by group. Groups whose factor is surely 1 are absent."""
+    """Return a dict from group to a factor of the learning rate. Groups whose factor is known to be 1 are absent."""
     scales = {"value": cfg.critic_lr_scale} | ({} if cfg.rnd is None else {"predictor": cfg.rnd.lr_scale})
     return {group: scale for group, scale in scales.items() if may_hold(scale, lambda x: x != 1)}
 
 
 def without_kl_control(cfg: OnPolicyConfig) -> OnPolicyConfig:
-    """Return the config with a rate that does not adapt and no early stop, for phases that do not measure the KL divergence."""
+    """Return the config without KL-adaptive learning rate and early stop, for phases that do not measure the KL divergence."""
     return cfg.replace(
         lr_schedule="constant" if cfg.lr_schedule == "kl_adaptive" else cfg.lr_schedule, target_kl=np.float32(np.inf)
     )
@@ -200,7 +202,8 @@ def without_kl_control(cfg: OnPolicyConfig) -> OnPolicyConfig:
 def clip_scale(norm: jax.Array, max_norm: Scalar) -> jax.Array:
     """Return the factor that clips a gradient of this norm to `max_norm`: `min(1, max_norm / norm)`.
 
-    Infinity disables the clip. Unlike with optax's clipping, a gradient of 0 gives no NaN, so that `jax.debug_nans` stays usable.
+    An infinite `max_norm` disables clipping. Unlike in optax's clipping, a gradient of 0 causes no NaN, which `jax.debug_nans`
+    would report.
     """
     return jnp.minimum(1, max_norm / jnp.maximum(norm, 1e-12))
 
@@ -209,14 +212,14 @@ def clip_scale(norm: jax.Array, max_norm: Scalar) -> jax.Array:
 
 
 class Vectors(NamedTuple):
-    """The flat storage of the parameter groups that a phase trains: one vector per group, or one vector for all groups.
+    """The flat storage of the parameter groups that a phase trains: one vector per group, or one shared vector for all groups.
 
-    On a CPU, one vector per group saves 5 % of the time of a gradient step (two 64-64 networks, 128 samples). Small groups that
-    are treated alike share one vector, which saves two more kernels per gradient step on a GPU. With the 79,000 parameters of a
-    GRU, a shared vector takes a fifth longer on a CPU.
+    On a CPU, one vector per group saves 5 % of the time of a gradient step on separate arrays (two 64-64 networks, 128 samples).
+    On a GPU, a shared vector saves two more kernels per step. With the 79,000 parameters of a GRU, a shared vector takes a fifth
+    longer on a CPU than one vector per group. Only small groups that the optimizer treats alike therefore share a vector.
 
     Attributes:
-        restore: by group, the function from its vector to its parameters.
+        restore: a dict from group to the function that converts the group's vector to parameters.
         ends: the split points between groups in the shared vector; None if each group has a vector of its own.
     """
 
@@ -233,15 +236,15 @@ class Vectors(NamedTuple):
         return {group: restore(vectors[group]) for group, restore in self.restore.items()}
 
     def join(self, by_group: Groups) -> Groups:
-        """Join one vector per group into the stored form."""
+        """Join one vector per group into the shared vector, if there is one."""
         return by_group if self.ends is None else {ALL: jnp.concatenate([by_group[group] for group in self.restore])}
 
     def split(self, vectors: Groups) -> Groups:
-        """Split the stored form into one vector per group."""
+        """Split the shared vector, if there is one, into one vector per group."""
         return vectors if self.ends is None else dict(zip(self.restore, jnp.split(vectors[ALL], self.ends), strict=True))
 
     def squared_norms(self, gradient: Groups) -> dict[str, jax.Array]:
-        """Return the squared norm of each group's gradient, given in the stored form."""
+        """Return the squared norm of each group's gradient. The gradient is flat, like the result of `flatten`."""
         ends = self.ends or []
 
         def of_parts(gradient):
@@ -256,11 +259,11 @@ class Vectors(NamedTuple):
         return of_parts(gradient) if self.ends is None else by_platform(gradient, cpu=of_parts, accelerator=at_once)
 
     def join_state(self, opt_state: PyTree) -> PyTree:
-        """Join every dict of groups in an optimizer state."""
+        """Join the vectors of every dict of groups in an optimizer state, if the groups share a vector."""
         return opt_state if self.ends is None else _replace_dicts(opt_state, self.restore.keys(), self.join)
 
     def split_state(self, opt_state: PyTree) -> PyTree:
-        """Split every shared vector in an optimizer state."""
+        """Split every shared vector in an optimizer state into one vector per group."""
         return opt_state if self.ends is None else _replace_dicts(opt_state, {ALL}, self.split)
 
 

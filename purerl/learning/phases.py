@@ -27,7 +27,7 @@ class Phase(NamedTuple):
 
     Attributes:
         name: name of the phase, from which its random keys are derived.
-        loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`. One phase of an algorithm must have the metric `loss`.
+        loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`. At least one phase's loss must return a metric `loss`.
         optimizer: maps gradients to updates.
         groups: names of the trained parameter groups; None for all.
         epochs, minibatches: passes over the batch, and gradient steps in each pass.
@@ -41,8 +41,8 @@ class Phase(NamedTuple):
         start: number of updates at the start of training in which the phase does not run.
         prefix: prefix of the names of the phase's gradient-norm metrics.
         precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, computes fields of the steps once per epoch, for all M minibatches
-          of n sequences. These fields replace the same fields of the batch, so that gradient steps need no reductions over a
-          minibatch and over devices. None to replace nothing.
+          of n sequences of L steps. These fields replace the same fields of the batch. A gradient step then needs no further
+          reductions over its minibatch and over devices to compute these fields. None to replace nothing.
         frozen: groups that the phase does not train, even if `groups` names them.
 
     Example:
@@ -78,9 +78,9 @@ def make_phase(
     Args:
         learner: config and parts.
         name: name of the phase.
-        loss: see `Phase`.
+        loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
         epochs: passes over the batch.
-        follows_kl: True if the loss has the metrics that control the phase: `kl` for a KL-adaptive learning rate, `approx_kl`
+        follows_kl: True if the loss returns the metrics that control the phase: `kl` for a KL-adaptive learning rate, `approx_kl`
           for an early stop.
         **options: fields of `Phase`, which replace the config's values.
 
@@ -111,7 +111,7 @@ def make_phase(
 
 
 def sequence_length(cfg: OnPolicyConfig, network: Network) -> int:
-    """Return L, the steps of a training sequence: T for `env` minibatches, else `training_length` if recurrent, else 1."""
+    """Return the steps per training sequence: `num_steps` for `env` minibatches, else `training_length` if recurrent, else 1."""
     sequence = cfg.training_length if network.is_recurrent else 1
     return cfg.num_steps if cfg.minibatches == "env" else sequence
 
@@ -124,7 +124,7 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
     """Run all phases of an update in order; return the new state, and the given metrics plus those of the phases.
 
     Args:
-        phases: the phases; the policy's phase is last and gives the metrics `lr` and `stopped`.
+        phases: the phases; the policy's phase must be the last, since the metric `lr` is its learning rate.
         state: the state before the phases.
         batch: the batch of the update.
         metrics: metrics of the update so far.
@@ -134,7 +134,7 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
     for phase in phases:
         params, opt_state[phase.name], phase_metrics = run_phase(phase, state.clock, key, params, opt_state[phase.name], batch)
         found |= phase_metrics
-    stopped = Mean(jnp.float32(0), found["loss"].count)  # default for phases without an early stop
+    stopped = Mean(jnp.float32(0), found["loss"].count)  # the default, if no phase has an early stop
     last = phases[-1]
     lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock)))
     return state.replace(params=params, opt_state=opt_state, key=key), metrics | {"stopped": stopped, **found, "lr": lr}
@@ -154,11 +154,12 @@ def run_phase(
 
     Args:
         phase: loss, trained groups, optimizer, epochs, minibatches and schedule.
-        clock: the update counter; must not be batched by `vmap`, or the phase would run in every update.
-        key: root key, from which the phase derives its keys by name.
-        params: the parameters of all groups; the loss reads all groups, and the phase trains its own groups.
+        clock: the update counter; must not be batched by `vmap`, since the phase would then be computed in every update, and its
+          result discarded in the updates for which the phase is not scheduled.
+        key: root key, from which the keys of the phase are derived.
+        params: the parameters of all groups; the loss can read all groups.
         opt_state: optimizer state of the phase.
-        batch: `[L, N]`; with several devices, this device's share.
+        batch: N sequences of L steps, `[L, N]`; with several devices, this device's share.
 
     Returns:
         Parameters, optimizer state, and metrics: those of the loss and of the optimizer, and `grad_norm` (before clipping,
@@ -168,7 +169,7 @@ def run_phase(
 
 
 def if_due(phase: Phase, clock: Clock, run: Callable, otherwise: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree, dict[str, Mean]]:
-    """Run the phase if it is scheduled for this update; otherwise return parameters and optimizer state, with empty metrics."""
+    """Run the phase if it is scheduled for this update; otherwise return `otherwise` and metrics with a count of 0."""
     if phase.every == 1 and not phase.start:
         return run()
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run)[2])
@@ -220,15 +221,15 @@ def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Arra
 def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batch: Sequences) -> Callable:
     """Return `(vectors, rows [n], recomputed) -> (gradient, metrics)` for a phase's loss on the sequences with indices `rows`.
 
-    `recomputed` has the fields of the steps, `[L, n]`, that replace those of the batch.
+    `recomputed` is a dict of fields, `[L, n]`, that replace the same fields of the steps.
 
     Args:
         phase: `loss` and `accumulate` are read.
         as_params: maps the vectors of the trained groups to all parameters.
-        batch: `[L, N]`.
+        batch: N sequences of L steps, `[L, N]`.
     """
     L, N = jax.tree.leaves(batch.steps)[0].shape[:2]
-    # One packed array makes gathering single steps a tenth faster; longer sequences are not packed, to save the copy.
+    # Gathering single steps from one packed array is a tenth faster than leaf by leaf. Longer sequences are not worth the copy.
     packed = pack(batch.steps, (1, N) if L == 1 else None)
 
     def gradient_of(flat, rows, recomputed):

@@ -17,12 +17,11 @@ EMPTY = 2**30  # `uses` of an empty slot
 
 
 class RingBatch(struct.PyTreeNode):
-    """One or more rollouts, concatenated along the environment axis.
+    """One or more rollouts of T steps, concatenated along the environment axis, whose size is B.
 
     Attributes:
         rollout: leaves `[T, B, ...]`.
-        final_obs: `[C, B, ...]`, up to C observations per environment before the resets that time limits caused; see
-          `purerl.acting.bootstrap`.
+        final_obs: `[C, B, ...]`, the observations before the resets that time limits caused, at most C per environment.
         last_obs, last_first: `[B, ...]`, the observation after the last step, and its episode-start flag.
     """
 
@@ -36,10 +35,10 @@ class Ring(struct.PyTreeNode):
     """The last R rollouts, one per slot. A new rollout overwrites the oldest.
 
     Attributes:
-        batch: `[T, R, B, ...]` and `[R, B, ...]`: the arrays of a `RingBatch` with an additional slot axis.
+        batch: a `RingBatch` with a slot axis before the environment axis: `[T, R, B, ...]`, `[C, R, B, ...]` and `[R, B, ...]`.
         age: `[R]` int32, number of updates since the rollout was collected.
-        uses: `[R]` int32, number of updates that have learnt from the rollout.
-        lag: `[R]` int32, number of updates by which the acting parameters were behind the newest parameters, at collection.
+        uses: `[R]` int32, number of updates that have learnt from the rollout; `EMPTY` for an empty slot.
+        lag: `[R]` int32, number of updates by which the acting parameters were behind the newest parameters at collection.
     """
 
     batch: RingBatch
@@ -49,7 +48,7 @@ class Ring(struct.PyTreeNode):
 
 
 def ring_batch(rollout: Rollout, after: Actor, count: int, keep_next_obs: bool = False) -> RingBatch:
-    """Return a rollout without `info` as a `RingBatch`: `count` observations before resets, and `next_obs` if `keep_next_obs`."""
+    """Convert a rollout to a `RingBatch` with C = `count`, without `info`; `next_obs` is kept only if `keep_next_obs` is set."""
     steps = rollout.steps
     final_obs = final_obs_of(steps.next_obs, steps.truncated, count)
     kept = steps.replace(info={}, next_obs=steps.next_obs if keep_next_obs else ())
@@ -76,10 +75,11 @@ def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
 
 
 def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: jax.Array) -> tuple[Ring, jax.Array]:
-    """Select R rollouts to learn from; return the ring and their slots, `[R]`. Uses are counted if `learns` is set.
+    """Select R rollouts to learn from; return the ring, and the slots of these rollouts, `[R]`. If `learns`, count their uses.
 
-    Rollouts with fewer than `max_uses` uses are candidates. The newest candidate comes first. With order `newest`, the others
-    follow by age, and are repeated until there are R. With `random`, the others are drawn from all candidates, with replacement.
+    Rollouts with fewer than `max_uses` uses are candidates. The newest candidate comes first. If `order` is "newest", the other
+    candidates come next, from new to old, and the list is repeated until it has R rollouts. If `order` is "random", the other
+    R - 1 rollouts are sampled from all candidates, with replacement.
     """
     size = ring.age.size
     usable = ring.uses < max_uses
@@ -94,7 +94,7 @@ def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: j
 
 
 def ring_drop_newest(ring: Ring, clock: Clock, before: Ring) -> Ring:
-    """Drop the rollout of this update; the ages of the other rollouts still advance."""
+    """Empty the slot of this update's rollout, and restore the `uses` of the other rollouts; their ages still advance."""
     slot = (clock % ring.age.size).astype(jnp.int32)
     return ring.replace(batch=before.batch, uses=before.uses.at[slot].set(EMPTY))
 
@@ -114,7 +114,7 @@ def _by_place(function: Any, batch: RingBatch, *others: RingBatch) -> RingBatch:
 
 
 def recompute_policy(network: Network, params: PyTree, data: RingBatch, length: int) -> Any:
-    """Recompute the policy on rollouts of the ring, `[T, B]`, as in `recompute_outputs`."""
+    """Recompute the policy on rollouts, `[T, B]`; sequences of `length` steps start from their stored hidden states."""
     if not jax.tree.leaves(data.rollout.carry):
         return network.apply(params, (), data.rollout.steps.obs, data.rollout.steps.first)[0].policy
     cut = sequences(data.rollout.steps, data.rollout.carry, length)
@@ -131,10 +131,11 @@ def _joined(tree: PyTree, shape: tuple[int, ...]) -> PyTree:
 def recompute_outputs(
     network: Network, params: PyTree, data: RingBatch, length: int, episodic: tuple[bool, ...] = ()
 ) -> tuple[Outputs, jax.Array]:
-    """Recompute a network's outputs on rollouts of the ring, `[T, B, ...]`, and the value that follows each step.
+    """Recompute a network's outputs, and the next value of each step, on rollouts of the ring, `[T, B, ...]`.
 
     A recurrent network is unrolled from the stored hidden state before each sequence of `length` steps, as in training. The
-    observation before a reset is evaluated with the hidden state of that step. `episodic`: as for `next_values`.
+    observation before a reset is evaluated with the hidden state after the truncated step. If there are several reward streams,
+    `episodic` has a flag for each: True if the stream ends with an episode.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)
     if not jax.tree.leaves(data.rollout.carry):

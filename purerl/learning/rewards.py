@@ -17,11 +17,11 @@ Shaper = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class RewardStage(NamedTuple):
-    """The reward stage of a config.
+    """The reward stage of a config, for rollouts of T steps of B environments.
 
     Attributes:
         cfg: `normalize_reward` and `reward_clip` are read.
-        shaper: `(reward [T, B], environment steps before each row [T, 1]) -> reward [T, B]`, or None.
+        shaper: `(reward [T, B], environment steps before each time step [T, 1]) -> reward [T, B]`, or None.
         intrinsic: a second reward stream, or None.
     """
 
@@ -42,7 +42,7 @@ class RewardStage(NamedTuple):
         return groups, {"intrinsic": intrinsic_state}
 
     def process(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Rollout, dict[str, Any]]:
-        """Shape rewards, merge statistics and compute intrinsic rewards, once per rollout."""
+        """Shape rewards, merge reward statistics and compute intrinsic rewards, once per rollout."""
         steps, metrics = rollout.steps, {}
         if self.shaper is not None:
             shaped = self.shaper(steps.reward, step_counts(state.clock, self.cfg.num_steps, self.cfg.num_envs))
@@ -55,7 +55,7 @@ class RewardStage(NamedTuple):
         return state, rollout.replace(steps=steps), metrics
 
     def prepare(self, state: TrainState, steps: Transition) -> Transition:
-        """Scale rewards, and add the inputs of the intrinsic loss, each time before steps are learnt from."""
+        """Scale rewards, and add the inputs of the intrinsic loss. Called whenever the steps are about to be learnt from."""
         steps = steps.replace(reward=scaled_rewards(self.cfg, state.statistics, steps.reward))
         if self.intrinsic is None or self.intrinsic.training is None:
             return steps

@@ -12,16 +12,17 @@ import numpy as np
 
 from purerl.core.platform import scan
 
-ROUNDS = 12  # with 6, chi-square tests over many keys still reject uniformity for n = 5; larger ranges need fewer
+ROUNDS = 12  # with 6 rounds, chi-square tests over many keys still reject uniformity for n = 5; larger ranges need fewer
 
 
 def permutation(key: jax.Array, n: int) -> jax.Array:
-    """Draw a random permutation of `0 .. n - 1`, for any n below 2**31. `[n]` int32.
+    """Return a random permutation of `0 .. n - 1`, for any n below 2**31. `[n]` int32.
 
-    The permutation is a Feistel network. An index is written as `left * b + right` with left < a, right < b, and a * b barely
-    above n. Each round adds a keyed hash of one half to the other half, modulo its size, which is invertible. An index that lands
-    outside the range is encrypted again until it lands inside ("cycle walking"), which keeps the map a bijection. Fewer than 2
-    sqrt(n) indices lie outside. Pointer doubling finds where these indices lead, without a loop whose length depends on the key.
+    The permutation is a Feistel network. An index is written as `left * b + right` with left < a, right < b, and a * b equal to n
+    or slightly larger. Each round adds a keyed hash of `right` to `left`, modulo a, and then a keyed hash of `left` to `right`,
+    modulo b; both steps are invertible. An index that lands outside the range is encrypted again until it lands inside ("cycle
+    walking"), which keeps the map a bijection. Fewer than 2 sqrt(n) indices lie outside. Pointer doubling finds where these
+    indices lead, without a loop whose length depends on the key.
 
     Args:
         key: consumed.

@@ -64,13 +64,13 @@ def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: li
 def make_batch(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout, advantages: Advantages) -> Sequences:
     """Return the training batch of a rollout and its advantages, as `Sequences` of `Sample`.
 
-    Values and targets are in the units of the network's outputs. The batch has the behaviour policy only if a loss reads it.
+    Values and targets are in the units of the network's outputs. `Sample.policy` is `()` unless `reads_old_policy` is True.
 
     Args:
         learner: config, network and losses.
         state: its statistics standardise values; its parameters give the shapes for tracing the losses.
-        rollout: `[T, B]`.
-        advantages: `[T, B]`.
+        rollout: T steps of B environments, `[T, B]`.
+        advantages: the advantages of these steps, `[T, B]`.
     """
     steps = rollout.steps
     kept = {name: getattr(steps, name) for name in ("obs", "first", "action", "log_prob", "intrinsic")}
@@ -84,7 +84,7 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
     """Cut a rollout into training sequences.
 
     Args:
-        steps: leaves `[T, B, ...]`.
+        steps: T steps of B environments, leaves `[T, B, ...]`.
         carry: leaves `[T / L, B, ...]`, the hidden state before each sequence.
         length: L, a divisor of T.
 
@@ -99,7 +99,7 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
 
 
 def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout) -> bool:
-    """Return True if a loss reads `old.policy`. The policy loss is traced with the shapes of one row of a rollout."""
+    """Return True if the KL divergence is measured, or if the policy loss, traced for one time step, reads `old.policy`."""
     if learner.cfg.measures_kl:
         return True
     cfg, network, parts = learner
@@ -149,7 +149,7 @@ def finish_update(
 
 
 def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[Scalar, dict[str, jax.Array]]:
-    """Compute the loss term `kl_coef * KL(old || new)`, or 0 if the divergence is only measured; and the metric `kl`.
+    """Compute the loss term `kl_coef * KL(old || new)` and the metric `kl`. Without a KL penalty, the term is 0.
 
     The penalty, with a fixed or an adaptive coefficient, is that of Schulman et al. 2017, arXiv:1707.06347, section 4.
     """
@@ -161,7 +161,7 @@ def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data
     """Return the state with the KL coefficient of the next update, and metrics.
 
     Args:
-        cfg: the config of this update, see `Learner.at`.
+        cfg: the config of this update, with this update's `kl_coef`.
         network: the network of this update, which standardises observations itself.
         state: the state after learning.
         data: the batch of the update.

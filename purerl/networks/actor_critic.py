@@ -26,9 +26,9 @@ from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, Head
 from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, encode, encode_entries, torso_of, torso_problems, without
 
-STACKED = "trunks of policy and value, stacked"  # the key that `prepare` adds beside the groups
-PACKED = "layers of policy and value, packed"  # the key that `prepare` adds if kernels are fused
-# The policy starts near uniform ("37 details", number 2). Predictions of values and advantages are not scaled.
+STACKED = "trunks of policy and value, stacked"  # entry that `prepare` adds to the parameters
+PACKED = "layers of policy and value, packed"  # entry that `prepare` adds to the parameters if kernels are fused
+# The policy starts near uniform (Huang et al. 2022, "37 details", number 2). Predictions of values and advantages are not scaled.
 HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 
 
@@ -39,25 +39,25 @@ def actor_critic(
 
     The groups of the network's parameters:
 
-        arch            groups                           the value's gradient reaches
-        separate, dual  policy, value                    the value's torso and memory ("37 details", number 13)
-        shared          torso, (memory,) policy, value   the shared torso and memory
+        arch            groups                           the gradient of the value loss reaches
+        separate, dual  policy, value                    the value's torso and recurrent layers ("37 details", number 13)
+        shared          torso, (memory,) policy, value   the shared torso and recurrent layers
         detach          torso, (memory,) policy, value   the value's last layer
 
     Each of the config's `heads` is a further group with the head's name, and reads the same features as the policy's head. If
-    observations are a dict, the policy does not see the entry `critic_obs`, no network sees the entry `action_mask`, and only
-    recurrent layers see the previous action and reward (`purerl.envs.previous`).
+    observations are a dict, the policy does not read the entry that `critic_obs` names, no network reads the entry that
+    `action_mask` names, and only recurrent layers read the previous action and reward (`memory_inputs`).
 
     Args:
         cfg: the config.
         observation_space, action_space: spaces of the environment.
-        torso: a custom torso, or a dict from entries of the observation to encoders; None for the config's torso.
+        torso: a custom torso, or a dict from names of observation entries to encoders; None for the config's torso.
         memory: a custom recurrent module; None for the config's recurrent layers, if any.
 
     Raises:
-        ConfigError: the torso does not fit the observations, or the distribution does not fit the actions.
+        ConfigError: the config or a custom module does not fit the observations or the actions.
     """
-    cfg = cfg.replace(critic_obs="") if cfg.critic_obs == "auto" else cfg  # no environment has resolved the config
+    cfg = cfg.replace(critic_obs="") if cfg.critic_obs == "auto" else cfg  # for a config that was not resolved for an environment
     previous = tuple(f"previous_{name}" for name in cfg.memory_inputs)
     hidden = {"policy": (cfg.action_mask, cfg.critic_obs, *previous), "value": (cfg.action_mask, *previous)}
     spaces = {group: without(observation_space, names) for group, names in hidden.items()}
@@ -75,12 +75,12 @@ def actor_critic(
     dtype = jnp.dtype(cfg.compute_dtype)
 
     def view(obs, group):
-        """Return the input of a group's torso, `[L * N, ...]`."""
+        """Return the input of a group's torso for L steps of N environments, `[L * N, ...]`."""
         encoded = (encode_entries if by_entry(cfg, spaces[group], torso) else encode)(without(obs, hidden[group]), spaces[group])
         return jax.tree.map(lambda x: x.astype(dtype).reshape(-1, *x.shape[2:]), encoded)
 
     def views(obs):
-        """Return the torso input of each group, and the further input of recurrent layers. Both groups may share one array."""
+        """Return the torso input of each group (both may be one array), and the further input of recurrent layers, or None."""
         policy = view(obs, "policy")
         past = encode({name: obs[name] for name in past_space}, past_space).astype(dtype) if past_space else None
         past = past if past is None else past.reshape(*past.shape[:2], -1)
@@ -101,7 +101,7 @@ def actor_critic(
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
-    """Report where the config does not fit the actions, or does not fit the observations that policy and value see."""
+    """Report where the config does not fit the actions, or the observations that policy and value read."""
     chosen, found = cfg.action_distribution, []
     if chosen != "auto" and not has_box(action_space):
         hint = f"needs continuous actions, not {type(action_space).__name__}; use 'auto'"
@@ -123,7 +123,7 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
 
 
 def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.Module], memory: nn.Module | None) -> None:
-    """Check custom torsos and a custom recurrent module by the shapes of 2 steps of 3 environments."""
+    """Check custom torsos and a custom recurrent module with the shapes of 2 steps of 3 environments."""
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, 3, *x.shape), x.dtype), observation_space, is_leaf=is_index)
     seen, past = jax.eval_shape(views, obs)
     sizes = {group: check_torso(module, seen[group]) for group, module in torsos.items()}
@@ -135,17 +135,17 @@ def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.
 def _separate(
     cfg: OnPolicyConfig, trunks: dict[str, Trunk], heads: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
-    """Return a network with separate trunks for policy and value, each with its head in the trunk's group.
+    """Return a network with separate trunks for policy and value. Each group has the parameters of a trunk and of its head.
 
-    The carry is a dict from group to hidden state. On an accelerator, two trunks of one shape without convolutions are computed
-    together, by one product per layer: 51 kernels in a minibatch of 64-64 networks, not 58. On a CPU, batched products take a
-    tenth longer.
+    The carry of a recurrent network is a dict from group to hidden state. On an accelerator, two trunks with equal MLPs and the
+    same input are computed together, with one product per layer. This saves 7 kernels in a minibatch of 64-64 networks. On a
+    CPU, batched products would take a tenth longer.
     """
     memory = trunks["policy"].memory
     recurrent = memory is not None
     alike = trunks["policy"] == trunks["value"] and isinstance(trunks["policy"].torso, MLP) and not cfg.critic_obs
     carry_of = lambda carry, group: carry[group] if recurrent else ()
-    # The first kernels are stacked side by side, so that one product with the shared input serves both trunks.
+    # The weights of the first layers are stacked side by side, so that one product with the shared input computes both layers.
     axis = lambda path: int(jax.tree_util.keystr(path, simple=True, separator="/") == "torso/Dense_0/kernel")
     both = lambda trees: jax.tree_util.tree_map_with_path(lambda path, *ys: jnp.stack(ys, axis(path)), *trees.values())
     parts = lambda params: {group: {name: y for name, y in params[group].items() if name != "head"} for group in trunks}
@@ -157,7 +157,7 @@ def _separate(
         (x, past), (first, carry) = views(obs), initial_inputs(obs, initial_carry)
         params, features = {}, {}
         for group, trunk in trunks.items():
-            key_of_group = named_key(key, group)  # for parameters that the modules themselves draw, such as a custom torso's
+            key_of_group = named_key(key, group)  # for what `initialize` does not sample, such as a custom torso's parameters
             inputs = x[group], past, carry_of(carry, group), first
             (features[group], _), made = trunk.init_with_output(key_of_group, *inputs)
             params[group] = only_parameters("network", made)
@@ -194,7 +194,7 @@ def _separate(
 
 
 def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable) -> Network:
-    """Return a network whose torsos and heads a GPU computes by one kernel; by one for each group if the groups differ."""
+    """Return a network whose torsos and heads a GPU computes with one kernel, or with one for each group if the torsos differ."""
     alike = torsos["policy"] == torsos["value"]
     together = [tuple(torsos)] if alike else [(group,) for group in torsos]
 
@@ -239,7 +239,7 @@ def _shared(cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], view
 
 
 def _head_params(heads: dict[str, nn.Module], features: dict[str, jax.Array]) -> dict[str, PyTree]:
-    """Return the initial parameters of heads; `initialize` draws their kernels."""
+    """Return the initial parameters of heads, with kernels of zeros, which `initialize` replaces."""
     init = lambda name, head: head.init(jax.random.key(0), features.get(name, features["policy"]))["params"]
     return {name: init(name, head) for name, head in heads.items()}
 
@@ -247,7 +247,7 @@ def _head_params(heads: dict[str, nn.Module], features: dict[str, jax.Array]) ->
 def _outputs(
     heads: dict[str, nn.Module], params: PyTree, features: dict[str, jax.Array], first: jax.Array, **options: bool
 ) -> Outputs:
-    """Return the outputs of all heads, `[L, N, ...]`, each with its own features or those of the policy."""
+    """Return the outputs of all heads, `[L, N, ...]`. A head without an entry in `features` reads the policy's features."""
     call = lambda name, head: applied(head, params[name], features.get(name, features["policy"]), **options)
     made = {name: call(name, head) for name, head in heads.items()}
     made = jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), made)
@@ -258,9 +258,9 @@ def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None
     """Return a function from the path of a kernel to the kernel's initial factor.
 
     The factor of torsos is sqrt(2) for `orthogonal`, and 1 for other schemes, which have their own scale. The factor is None for
-    kernels that keep their custom values: in a custom recurrent module, and in a torso of two functions.
+    kernels that keep their custom initial values: in a custom recurrent module, and in a torso of two functions.
     """
-    in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # computed here, since `gain` outlives a trace of the config
+    in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # computed here, since `gain` must not keep a traced config
 
     def gain(path):
         parts = path.split("/")

@@ -12,7 +12,7 @@ from purerl.core.metrics import Mean, mean_of
 from purerl.core.spaces import Box
 from purerl.networks.gaussians import between_bounds
 
-PROPOSALS = 6  # for each gamma variate; all of them are rejected once in 10^8 draws, and the last one is then taken
+PROPOSALS = 6  # for each gamma variate; about once in 10^8 samples, all of them are rejected, and the last one is used
 EDGE = 1e-6  # samples keep this distance from 0 and 1, where a density of 0 would have no logarithm
 
 
@@ -65,11 +65,11 @@ class Beta(struct.PyTreeNode):
         return between_bounds(action, space)
 
     def encoded(self, action: jax.Array) -> jax.Array:
-        """Return the action in units of the bounds, -1 and 1."""
+        """Return the action, scaled to bounds of -1 and 1."""
         return 2 * action - 1
 
     def metrics(self) -> dict[str, Mean]:
-        """Return the mean standard deviation, in units of the bounds, -1 and 1."""
+        """Return the mean standard deviation of an action scaled to bounds of -1 and 1."""
         both = self.alpha + self.beta
         return {"policy_std": mean_of((2 * jnp.sqrt(self.alpha * self.beta / (both + 1)) / both).mean(-1))}
 
@@ -81,13 +81,13 @@ class Beta(struct.PyTreeNode):
 
 
 def _gamma(shape: jax.Array, proposal: jax.Array, judge: jax.Array) -> jax.Array:
-    """Return gamma variates of the given shapes, each at least 1, by rejection from a fixed number of proposals.
+    """Return gamma variates with shape parameters of at least 1, by rejection sampling from a fixed number of proposals.
 
     A proposal is `d (1 + z / sqrt(9 d))^3` with `d = shape - 1 / 3` and a standard normal z. It is accepted with the probability
-    of Marsaglia & Tsang 2000 (doi:10.1145/358407.358414), which is at least 0.95. The first accepted proposal is taken.
+    of Marsaglia & Tsang 2000 (doi:10.1145/358407.358414), which is at least 0.95. The first accepted proposal is used.
 
     Args:
-        shape: `[...]`.
+        shape: shape parameters `[...]`.
         proposal, judge: standard normal numbers `[..., proposals]`; `judge` decides about acceptance.
     """
     d = (shape - np.float32(1 / 3))[..., None]

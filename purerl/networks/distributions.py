@@ -14,12 +14,13 @@ Each distribution is a PyTree of its parameters, of any batch shape, with the sa
 
 Runs that start with random actions also use
 
-    uniform_sample(noise, *bounds)       an action drawn uniformly from all valid actions, whatever the parameters
-    uniform_log_prob(action, *bounds)    `[*batch]` log-probability (density) of a uniformly drawn action
+    uniform_sample(noise, *bounds)       an action sampled uniformly from all valid actions, whatever the parameters
+    uniform_log_prob(action, *bounds)    `[*batch]` log-probability (density) of a uniformly sampled action
 
-For a Box, `bounds` are the lowest and the highest action in the environment's unit, each `[*batch, d]`; else there are none.
+For continuous (or partly continuous) actions, `bounds` are the lowest and the highest action in the environment's unit, each
+`[*batch, d]`. For other actions, there are no `bounds`.
 
-Categorical distributions also have `masked(legal)`: the same distribution restricted to actions where `legal` is set.
+`Categorical`, `MultiCategorical` and `Joint` also have `masked(legal)`, which excludes actions where `legal` is not set.
 
 Example:
     >>> policy = purerl.distributions.Categorical(jnp.zeros((4, 2)))
@@ -47,14 +48,14 @@ from purerl.networks.gaussians import DiagGaussian, TanhGaussian
 
 __all__ = ["Bernoulli", "Beta", "Categorical", "DiagGaussian", "Joint", "MultiCategorical", "TanhGaussian"]
 
-ILLEGAL = -1e9  # a logit with probability exactly 0, for which `p log p` is 0 and not NaN
+ILLEGAL = -1e9  # logit of an invalid action: p is exactly 0, and `p log p` is 0, not NaN
 
 
 def columns(x: jax.Array) -> list[jax.Array]:
-    """Return the columns `[..., 1]` of an array `[..., n]`; the array itself if it has more than `FEW`.
+    """Return a list of the columns `[..., 1]` of an array `[..., n]`, or of the array alone if n is over `FEW`.
 
-    XLA fuses arithmetic on single columns, but not reductions over an axis of a few numbers: on a GPU, the loss and its gradient
-    need a third fewer kernels.
+    XLA fuses arithmetic on single columns, but not reductions over an axis of a few numbers. On a GPU, the loss and its gradient
+    need a third fewer kernels with columns than with reductions.
     """
     return jnp.split(x, x.shape[-1], axis=-1) if x.shape[-1] <= FEW else [x]
 
@@ -65,7 +66,7 @@ def total(terms: list[jax.Array]) -> jax.Array:
 
 
 def first_largest(x: jax.Array) -> jax.Array:
-    """Return the index of the largest of `[..., n]`, the first of several, `[...]` int32."""
+    """Return the index of the largest number on the last axis, `[..., n] -> [...]` int32; of equal numbers, the first."""
     if x.shape[-1] > FEW:
         return jnp.argmax(x, axis=-1).astype(jnp.int32)
     best, *others = [column.squeeze(-1) for column in columns(x)]
@@ -76,7 +77,7 @@ def first_largest(x: jax.Array) -> jax.Array:
 
 
 class Choice(struct.PyTreeNode):
-    """Base class of distributions over discrete actions, which the environment receives as they are."""
+    """Base class of distributions over discrete actions. The environment receives the samples unchanged."""
 
     logits: jax.Array
     draw = staticmethod(jax.random.gumbel)
@@ -144,7 +145,7 @@ class Categorical(Choice):
 
 
 class MultiCategorical(Choice):
-    """Independent categorical actions, whose log-probabilities, entropies and divergences add up ("37 details", number 37).
+    """Independent categorical actions. Log-probabilities, entropies and divergences add up ("37 details" of PPO, number 37).
 
     Attributes:
         logits: `[*batch, sum(sizes)]` float32, concatenated over the actions.
@@ -226,7 +227,7 @@ class Bernoulli(Choice):
 class Joint(struct.PyTreeNode):
     """Independent distributions over the parts of a `purerl.Mixed` action.
 
-    An action is one array, the numbers of all parts as float32. Log-probabilities, entropies and divergences of the parts add up.
+    An action is one float32 array of all parts. Log-probabilities, entropies and divergences of the parts add up.
 
     Attributes:
         parts: the distribution of each part, in the order of their declaration.
@@ -275,7 +276,7 @@ class Joint(struct.PyTreeNode):
         return found
 
     def masked(self, legal: jax.Array) -> "Joint":
-        """Exclude the values of discrete parts where `legal [*batch, n]` is not set; n counts the values of these parts."""
+        """Exclude the values of categorical parts where `legal [*batch, n]` is not set; n counts the values of these parts."""
         counts = [part.logits.shape[-1] if hasattr(part, "masked") else 0 for part in self.parts]
         flags = jnp.split(legal, np.cumsum(counts)[:-1], axis=-1)
         return Joint(tuple(part.masked(x) if n else part for part, x, n in zip(self.parts, flags, counts, strict=True)))
@@ -307,6 +308,6 @@ class Joint(struct.PyTreeNode):
         return [x.reshape(*action.shape[:-1], *event).astype(mode.dtype) for x, event, mode in found]
 
     def _bounds(self, *ends: jax.Array) -> list[tuple[jax.Array, ...]]:
-        """Return the bounds of each part, () for a discrete one, from those of the action, none if all parts are discrete."""
+        """Split the bounds `ends` of an action by part: () for a discrete part. Without `ends`, all parts must be discrete."""
         of_parts = list(zip(*map(self._separated, ends), strict=True)) or [()] * len(self.parts)
         return [() if isinstance(part, Choice) else bounds for part, bounds in zip(self.parts, of_parts, strict=True)]

@@ -18,21 +18,22 @@ from purerl.networks.layers import OfAction
 def from_linen(module: Any) -> Network:
     """Return a flax linen module as a network.
 
-    The module is called with observations `[L, N, ...]` as the environment gives them, and returns
+    The module is called with unencoded observations `[L, N, ...]` of L steps and N environments, and returns
 
         (policy, value)  or  (policy, value, heads)
 
     policy: for Discrete actions, logits `[L, N, n]`. For a Box, `(mean, log_std)` in the environment's unit, each `[L, N, d]`;
-      log_std can be `[d]`. For other actions, or in units of the bounds, a distribution from `purerl.distributions`.
+      log_std can be `[d]`. For other actions or other units, a distribution from `purerl.distributions`.
     value: `[L, N]` or `[L, N, 1]`; with two reward streams `[L, N, 2]`.
     heads: a dict. PPG needs `aux_value`, shaped like the value, `[L, N]` or `[L, N, 2]`. DAAC needs `advantage`, a pair of a
       constant `[L, N]` and a weight `[L, N, d]` for the function `constant + weight . action`; discrete actions are one-hot.
 
-    A recurrent module has a method `initial_carry(num_envs)`, is called as `module(carry, obs, first [L, N])`, and returns two
-    things: the tuple above and the carry. Where `first` is set, the module must reset the carry before reading the observation.
+    A recurrent module has a method `initial_carry(num_envs)`, is called as `module(carry, obs, first [L, N])`, and returns a
+    pair: the tuple above and the next carry. Where `first` marks an episode start, the module must reset the carry before it
+    reads the observation.
 
     The top-level submodules are the groups of parameters. PPG and DAAC train some groups separately, and need submodules named
-    `policy`, `value`, and `aux_value` (PPG) or `advantage` (DAAC). The module has parameters only, no batch statistics.
+    `policy`, `value`, and `aux_value` (PPG) or `advantage` (DAAC). The module must have parameters only, no batch statistics.
 
     Args:
         module: a linen module, or its class.
@@ -59,11 +60,11 @@ def from_linen(module: Any) -> Network:
 def from_nnx(make: Callable[[Any], Any]) -> Network:
     """Return a flax nnx module as a network.
 
-    Calls and results are as in `from_linen`. The groups of parameters are the module's attributes.
+    The module has the arguments and results that `from_linen` describes. The groups of parameters are the module's attributes.
 
     Args:
         make: `(rngs: nnx.Rngs) -> module`, such as the module's class, called for every seed. All random numbers must come from
-          `rngs`. The module has `nnx.Param` only, no batch statistics and no dropout.
+          `rngs`. The module must have `nnx.Param` variables only, no batch statistics and no dropout.
 
     Raises:
         ConfigError: `make` does not return such a module.
@@ -80,7 +81,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
         >>> train.plan.parameters
         259
     """
-    from flax import nnx  # imported here, since it takes a quarter of the time of importing purerl
+    from flax import nnx  # imported here, since the import of nnx takes a quarter of the time of importing purerl
 
     if isinstance(make, nnx.Module) or not callable(make):
         hint = "from_nnx needs a function of nnx.Rngs that returns a new module, such as the module's class"
@@ -103,7 +104,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
 
 
 def _network(init: Callable, apply: Callable, initial_carry: Callable | None) -> Network:
-    """Return a network from `init(key, *inputs)` and `apply(params, *inputs)`. Inputs: obs, or carry, obs, first."""
+    """Return a network from `init(key, *inputs)` and `apply(params, *inputs)`; `inputs` are (obs) or (carry, obs, first)."""
     if initial_carry is None:
         return Network(init, lambda params, carry, obs, first: (_outputs(apply(params, obs)), carry))
 
@@ -122,7 +123,7 @@ def _network(init: Callable, apply: Callable, initial_carry: Callable | None) ->
 
 
 def initial_inputs(obs: PyTree, initial_carry: Callable) -> tuple[jax.Array, PyTree]:
-    """Return `first` and the initial carry for observations `[L, N, ...]`."""
+    """Return `first`, True everywhere, and the initial carry for observations `[L, N, ...]`."""
     first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
     return first, initial_carry(first.shape[1])
 
@@ -131,7 +132,7 @@ def _outputs(found: Any) -> Outputs:
     """Convert the return value of a module to `Outputs`.
 
     Raises:
-        ConfigError: the module returned something else.
+        ConfigError: the module returned a value that `from_linen` does not allow.
     """
     if isinstance(found, Outputs):
         return found
@@ -225,6 +226,8 @@ def torso_module(torso: Any, what: str = "torso") -> nn.Module:
 def memory_module(memory: Any) -> nn.Module:
     """Return a custom recurrent module: a linen module `(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
 
+    L, N and F are the numbers of steps, environments and features.
+
     Raises:
         ConfigError: `memory` is something else, or has no `initial_carry`.
     """
@@ -258,7 +261,7 @@ def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
 
 
 def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:
-    """Return the shapes of a custom module's result. Raise a ConfigError if a call fails, or if it makes other variables."""
+    """Return the shapes of a custom module's result. Raise a ConfigError if the call fails or makes non-parameter variables."""
     with code_of(what, f"{what}({', '.join(str(jax.tree.map(lambda x: list(x.shape), x)) for x in inputs)})"):
         found, made = jax.eval_shape(lambda *inputs: module.init_with_output(jax.random.key(0), *inputs), *inputs)
     only_parameters(what, made)
@@ -275,7 +278,7 @@ def _check_floats(what: str, y: Any, lead: tuple[int, ...]) -> int:
 def with_safe_outputs(network: Network) -> Network:
     """Return a custom network whose float outputs are cast to float32, and whose logits are at least `ILLEGAL`.
 
-    Entropy and divergences are therefore not NaN for infinite logits.
+    Entropy and divergences are therefore not NaN for logits of minus infinity.
     """
     is_float = lambda x: hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
 

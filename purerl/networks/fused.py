@@ -1,11 +1,11 @@
-"""Dense layers for a GPU as one kernel forward and one kernel backward: the form that `kernels="fused"` chooses.
+"""Dense layers as one GPU kernel forward and one GPU kernel backward, for configs with `kernels="fused"`.
 
-XLA computes two hidden layers and their gradient by some twenty kernels, each of which reads and writes activations
-`[N, width]`. `fused_kernels.py` reads the inputs and writes the outputs, and computes the activations again for the gradient. In
-an update of 65,536 CartPoles x 32 steps on an H100, a minibatch has 16 kernels instead of 37, which move 0.4 kB for each row
-instead of 12 kB (`tests/benchmarks/programs.md`). No clock of a GPU has been asked yet.
+XLA computes two hidden layers and their gradient with some twenty GPU kernels, each of which reads and writes activations
+`[N, width]`. The kernels of `fused_kernels.py` read inputs and write outputs, and compute activations again for the gradient. In
+an update of 65,536 CartPoles x 32 steps, compiled for an H100, a minibatch has 16 kernels instead of 37, which move 0.4 kB for
+each batch row instead of 12 kB (`tests/benchmarks/programs.md`). The time on a GPU has not been measured yet.
 
-This module says which layers can be fused, and packs their parameters. It imports Pallas only where kernels are fused.
+This module checks which layers can be fused, and packs their parameters. It imports Pallas only to compute fused layers.
 """
 
 import functools
@@ -21,16 +21,16 @@ from purerl.core.errors import Problem
 from purerl.core.platform import FEW
 
 # Limits within which no kernel spills registers, as ptxas reports for an H100 (`programs_fused.py --registers`).
-NARROW, WIDE = 64, 128  # maximum widths of two kinds of layers
+NARROW, WIDE = 64, 128  # maximum widths of narrow and of wide hidden layers
 LAYERS = {NARROW: 3, WIDE: 2}  # maximum number of hidden layers
-INPUTS = {NARROW: 64, WIDE: 16}  # maximum size of a kernel's input
-OUTPUTS = 32  # maximum size of a head
+INPUTS = {NARROW: 64, WIDE: 16}  # maximum input size of a first layer that can be fused
+OUTPUTS = 32  # maximum number of outputs of a head
 
 Layer = dict[str, jax.Array]  # `kernel [inputs, width]` and `bias [width]`
 
 
 def kernel_problems(cfg: OnPolicyConfig) -> list[Problem]:
-    """Report layers of the config that cannot be fused, since they would not fit into registers."""
+    """Report the config's layers that cannot be fused, since they would not fit into registers."""
     if cfg.kernels != "fused":
         return []
     found = []
@@ -38,10 +38,10 @@ def kernel_problems(cfg: OnPolicyConfig) -> list[Problem]:
         widths = getattr(cfg, name)
         most = LAYERS[_limit_of(widths)] if widths else 0
         if max(widths, default=1) > WIDE or len(widths) > most or (name == "hidden" and not widths):
-            hint = f"cannot be fused: up to 3 layers of up to {NARROW}, or 2 of up to {WIDE}, can; use kernels='xla'"
+            hint = f"cannot be fused; use 1 to 3 layers of width up to {NARROW}, 1 or 2 of width up to {WIDE}, or kernels='xla'"
             found.append(Problem(name, widths, hint))
     if cfg.matmul_precision != "default" and max((*cfg.hidden, *cfg.critic_hidden), default=0) > NARROW:
-        hint = f"can be fused in layers of up to {NARROW}; use 'default', or kernels='xla'"
+        hint = f"needs layers of width up to {NARROW} if they are fused; use 'default', or kernels='xla'"
         found.append(Problem("matmul_precision", cfg.matmul_precision, hint))
     return found
 
@@ -51,18 +51,18 @@ def _limit_of(widths: Sequence[int]) -> int:
 
 
 def fuses_first_layer(inputs: int, hidden: Sequence[int]) -> bool:
-    """Return True if the kernel computes the first layer; XLA computes that of large inputs, and the first of three layers."""
+    """Return True if the first layer is fused. XLA computes a first layer with a large input, and the first of three layers."""
     return len(hidden) < 3 and inputs <= INPUTS[_limit_of(hidden)]
 
 
 class FusedLayers(struct.PyTreeNode):
-    """Layers of `n` networks with equal hidden widths, packed for the kernels.
+    """Layers of `n` networks with equal hidden widths, packed for the GPU kernels.
 
     Attributes:
-        first: the first layers, stacked, if XLA computes them; None if the kernel does.
-        weights: kernels and biases below one another, padded with zeros at the right: `[n, height, width]`. A narrow head's
-          kernel is transposed.
-        sizes: the size of the kernels' input, then the width of each layer.
+        first: the first layers, stacked, if XLA computes them; None if they are fused.
+        weights: the weight matrix and the bias of each fused layer, below one another and padded with zeros on the right:
+          `[n, height, width]`. The weight matrix of a head of up to 8 outputs is transposed.
+        sizes: the input size of the fused layers, then the width of each fused layer.
         linear: True if the last layer has no activation.
     """
 
@@ -73,7 +73,7 @@ class FusedLayers(struct.PyTreeNode):
 
 
 def pack_layers(networks: Sequence[list[Layer]], linear: bool = False) -> FusedLayers:
-    """Pack the layers of networks whose hidden widths are equal. Last layers are padded to the widest one."""
+    """Pack the layers of networks with equal hidden widths. The last layers are padded to the width of the widest."""
     inputs, widths = networks[0][0]["kernel"].shape[0], [layer["bias"].size for layer in networks[0]]
     first_apart = not fuses_first_layer(inputs, widths[:-1] if linear else widths)
     first = jax.tree.map(lambda *xs: jnp.stack(xs), *(layers[0] for layers in networks)) if first_apart else None
@@ -83,7 +83,7 @@ def pack_layers(networks: Sequence[list[Layer]], linear: bool = False) -> FusedL
 
 
 def _pack(layers: list[Layer], sizes: tuple[int, ...], linear: bool) -> jax.Array:
-    """Return kernels and biases of one network below one another."""
+    """Return the weight matrices and biases of one network, below one another: `[height, width]`."""
     *hidden, last = layers
     last = {name: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, sizes[-1] - x.shape[-1])]) for name, x in last.items()}
     if _by_column(sizes, linear):
@@ -94,12 +94,12 @@ def _pack(layers: list[Layer], sizes: tuple[int, ...], linear: bool) -> jax.Arra
 
 
 def apply_fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, interpret: bool = False) -> jax.Array:
-    """Compute the outputs of all networks by one kernel, on a GPU: `[N, ...] -> [n, N, last width]`.
+    """Compute the outputs of all networks with one GPU kernel: `[N, ...] -> [n, N, last width]`.
 
     interpret: True to interpret the kernels, in tests on a CPU.
 
     Raises:
-        ConfigError: a second derivative was asked for.
+        ConfigError: a second derivative is computed.
     """
     from purerl.networks.fused_kernels import Chain, run_chain
 
@@ -110,17 +110,17 @@ def apply_fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, 
 
 
 def _by_column(sizes: tuple[int, ...], linear: bool) -> bool:
-    """Return True if the last layer is a head so narrow that each output is a sum of its own, without a product."""
+    """Return True if the last layer is a head of so few outputs that it is computed without a matrix product."""
     return linear and sizes[-1] <= FEW
 
 
 def layers_of(torso: Any) -> list[Layer]:
-    """Return the layers of an `MLP` in their order, from its parameters."""
+    """Return the layers in the parameters of an `MLP`, in their order."""
     return [torso[f"Dense_{i}"] for i in range(len(torso))]
 
 
 def apply_dense_layers(layers: list[Layer], x: jax.Array, activation: Callable) -> jax.Array:
-    """Compute the last activations of dense layers by XLA, in the dtype of the input: `[N, inputs] -> [N, last width]`."""
+    """Compute dense layers with XLA, in the dtype of the input: `[N, inputs] -> [N, last width]`."""
     return functools.reduce(lambda x, layer: activation(_dense(layer, x)), layers, x)
 
 

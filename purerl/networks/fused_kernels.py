@@ -1,11 +1,12 @@
-"""The kernels of `fused.py`: layers of several networks in one kernel forward and one kernel backward, in Pallas for Triton.
+"""GPU kernels of `fused.py`, in Pallas for Triton: one forward and one backward kernel for the dense layers of several networks.
 
-The forward kernel reads the inputs and writes the outputs. The backward kernel reads the inputs and the gradient of the outputs,
-computes the activations again in registers, and writes the gradients of weights, summed over the rows of each program. One
-reduction adds these sums in a fixed order, so that a run repeats to the bit. Each program handles tiles of rows of one network.
+Each program instance of a kernel computes tiles of 16 batch rows of one network. The forward kernel stores only the outputs. The
+backward kernel computes the activations again in registers, and stores the gradient of the inputs, if needed, and the gradients
+of weights and biases, summed over the rows of each program instance. XLA then adds these sums in a fixed order, so that repeated
+runs are identical to the bit.
 
-Products have the precision of the config's `matmul_precision`; products of up to 8 outputs are float32. Activations are computed
-in float32, also for layers in bfloat16.
+Matrix products have the precision of the config's `matmul_precision`. A linear last layer of up to 8 outputs is computed in
+float32, without a matrix product. Activation functions are computed in float32, also for layers in bfloat16.
 """
 
 import functools
@@ -20,22 +21,22 @@ from jax.experimental.pallas import triton
 
 from purerl.core.errors import ConfigError, Problem
 
-PROGRAMS = 128  # programs of a backward kernel that sums tiles; an H100 has 132 processors
-WARPS = 8  # warps of 32 threads in a program
-ROWS = 16  # rows that a program handles at a time
-SIDE = 16  # smallest side of a product in Triton
+PROGRAMS = 128  # approximate maximum number of program instances that sum tiles; an H100 has 132 multiprocessors
+WARPS = 8  # warps of 32 threads in a program instance
+ROWS = 16  # batch rows in a tile
+SIDE = 16  # minimum height and width of the matrices of a product in Triton
 
 
 class Chain(NamedTuple):
-    """The form of a kernel.
+    """Static arguments of the kernels.
 
     Attributes:
         sizes: the size of the input, then the width of each layer.
-        activation: the function after each layer. It must be zero at zero, since columns are padded with zeros.
-        activated: True if the input is activated before the first layer.
-        linear: True if the last layer has no activation; its output is float32.
-        by_column: True if each output of the last layer is a sum of its own; the layer's kernel is transposed.
-        sums_tiles: True if a program of the backward kernel adds gradients of several tiles of rows in registers.
+        activation: the activation function of each layer. It must be zero at zero, since columns are padded with zeros.
+        activated: True if the kernels first apply `activation` to the input.
+        linear: True if the last layer has no activation function. The outputs are then float32.
+        by_column: True if the last layer computes one output after the other. Its weight matrix is then packed transposed.
+        sums_tiles: True if a program instance of the backward kernel sums gradients over several tiles in registers.
         interpret: True to interpret the kernels, in tests on a CPU.
     """
 
@@ -52,14 +53,14 @@ class Chain(NamedTuple):
 def run_chain(chain: Chain, x: jax.Array, weights: jax.Array) -> jax.Array:
     """Compute the layers of `n` networks: `[m, N, inputs] -> [n, N, last width]`.
 
-    x: the inputs; each of the `m` arrays is the input of `n / m` networks that follow one another.
-    weights: the packed kernels and biases of `FusedLayers`, `[n, height, width]`.
+    x: `m` input arrays of `N` batch rows; each is the input of `n / m` networks with consecutive indices.
+    weights: the packed weight matrices and biases, `[n, height, width]` (`FusedLayers.weights`).
     """
     return _merge_axes(functools.partial(_forward, chain))(x, weights)
 
 
 def _forward_rule(chain: Chain, x: Any, weights: Any) -> tuple[jax.Array, tuple]:
-    # An empty tuple says that the gradient of `x` is wanted: what is saved must be arrays, but its structure is static.
+    # Residuals must be arrays, but their tree structure is static: () instead of None means that the gradient of `x` is needed.
     return run_chain(chain, x.value, weights.value), (x.value, weights.value, () if x.perturbed else None)
 
 
@@ -86,7 +87,7 @@ def _refuse_second_derivative(chain: Chain, wanted: bool, primals: tuple, tangen
 
 
 def _merge_axes(function: Callable) -> Callable:
-    """Return a function of arrays whose `vmap` merges the new axis with the first, so that the function sees all networks."""
+    """Wrap a function of arrays so that `vmap` merges the mapped axis into the first axis: one call computes all networks."""
     run = jax.custom_batching.custom_vmap(function)
 
     @run.def_vmap
@@ -106,9 +107,9 @@ def _forward(chain: Chain, x: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def _backward(chain: Chain, wanted: bool, x: jax.Array, weights: jax.Array, gradient: jax.Array) -> list[jax.Array]:
-    """Return the gradient of `weights`, and the gradient of `x` by network, `[n, N, inputs]`, if it is wanted."""
+    """Return the gradient of `weights` and, if `wanted`, the gradient of `x` for each network, `[n, N, inputs]`."""
     count, networks = x.shape[1], weights.shape[0]
-    # Sums of wide layers do not fit into registers beside the numbers of 16 rows, so that each of their programs has 16 rows.
+    # For wide layers, sums over tiles do not fit into registers beside the current tile, so a program instance has one tile.
     most = pl.cdiv(PROGRAMS, networks) if chain.sums_tiles else count
     tiles = pl.cdiv(pl.cdiv(count, ROWS), most)
     programs = pl.cdiv(pl.cdiv(count, ROWS), tiles)
@@ -148,7 +149,7 @@ def _backward_kernel(chain: Chain, x: Any, weights: Any, gradient: Any, sums: An
     starts = _starts(sizes)
 
     def of_tile(k):
-        """Return the gradients of all layers, summed over the rows of a tile, the last layer first."""
+        """Return the gradients of each layer's weights and bias, summed over the rows of tile k, the last layer first."""
         start = (program * tiles + k) * ROWS
         inputs = _load(x, n // shared, start, (count - start, sizes[0]), (ROWS, _side(sizes[0])))
         kept, found = _activations(chain, inputs, weights, n), []
@@ -190,7 +191,7 @@ def _backward_kernel(chain: Chain, x: Any, weights: Any, gradient: Any, sums: An
 
 
 def _activations(chain: Chain, inputs: jax.Array, weights: Any, n: Any) -> list[tuple[jax.Array, Any]]:
-    """Return the input of each layer and its product; the last layer's product is None if it is computed by column."""
+    """Return the input and the pre-activation (with bias) of each layer. With `by_column`, the last pre-activation is None."""
     sizes, found = chain.sizes, []
     h = _activate(chain, inputs, inputs.dtype) if chain.activated else inputs
     for i, width in enumerate(sizes[1:]):
@@ -230,7 +231,7 @@ def _columns(chain: Chain, weights: Any, n: Any) -> list[tuple[jax.Array, jax.Ar
 
 
 def _starts(sizes: tuple[int, ...]) -> list[int]:
-    """Return the row at which each layer starts."""
+    """Return the row of the packed weights at which each layer starts."""
     return [0, *itertools.accumulate(size + 1 for size in sizes[:-2])]
 
 
@@ -243,13 +244,13 @@ def _side(size: int) -> int:
 
 
 def _load(ref: Any, n: Any, start: Any, shape: tuple, padded: tuple[int, int]) -> jax.Array:
-    """Load the matrix `[n, start : start + shape[0], : shape[1]]`, padded with zeros."""
+    """Load the matrix `ref[n, start : start + shape[0], : shape[1]]`, padded with zeros."""
     i, j, mask = _indices(shape, padded)
     return triton.load(ref.at[n, start + i, j], mask=mask, other=0.0)
 
 
 def _store(ref: Any, lead: tuple, start: Any, shape: tuple, value: jax.Array) -> None:
-    """Store a padded matrix at `[*lead, start : start + shape[0], : shape[1]]`."""
+    """Store a matrix without its padding in `ref[*lead, start : start + shape[0], : shape[1]]`."""
     i, j, mask = _indices(shape, value.shape)
     triton.store(ref.at[(*lead, start + i, j)], value, mask=mask)
 

@@ -14,7 +14,7 @@ from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.spaces import Box, Mixed, Space, bounds_map, parts_of
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # the upper limit is wider than any bounded Box, and derived numbers stay finite
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # exp(20) is wider than any bounded Box, and derived numbers stay finite
 _HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
 
 
@@ -118,10 +118,10 @@ class TanhGaussian(UnboundedGaussian):
     An action is the normal sample u before the tanh. The tanh is never inverted, so `log_prob` is finite for every action.
     `log_prob` is the log-density of `tanh(u)` in (-1, 1). The log-density of the environment's action differs from it by a
     constant, which cancels in ratios. The divergence is that of the normal distributions, which does not change if both are
-    squashed by the same tanh. The mode is that of the normal distribution; squashed, it is the median of the squashed action.
+    squashed by the same tanh. The mode is the mean of u, and `tanh(mode)` is the median of the squashed action.
 
     Attributes:
-        mean, log_std: `[*batch, d]` float32, the parameters of u. `log_std` is clipped as in `DiagGaussian`.
+        mean, log_std: `[*batch, d]` float32, the parameters of u. `log_std` is clipped to [-20, 20] before use.
     """
 
     def log_prob(self, action: jax.Array) -> jax.Array:
@@ -153,7 +153,7 @@ def with_bounds(action: jax.Array, space: Box) -> tuple[jax.Array, jax.Array, ja
 
 
 def between_bounds(x: jax.Array, space: Box) -> jax.Array:
-    """Return the actions at `x` between the bounds: 0 is the lower one, 1 the upper one."""
+    """Return the actions at `x` between the bounds: 0 is the lower bound, 1 the upper bound."""
     x, low, high = with_bounds(x, space)
     return jnp.clip(low + (high - low) * x, low, high)  # the clip corrects rounding
 

@@ -13,12 +13,12 @@ from purerl.core.types import PyTree
 def initialize(
     key: jax.Array, params: PyTree, scheme: str, gain: Callable[[str], float | None], last: tuple[str, ...] = ()
 ) -> PyTree:
-    """Return parameters with newly drawn kernels.
+    """Return parameters with newly sampled kernels.
 
-    All random numbers come from one draw, since XLA takes a tenth of a second to compile each draw in a program. Under `vmap`, an
-    accelerator draws kernels for all seeds at once, and a CPU for one seed after the other. On a CPU, batched draws would be
-    batched LAPACK QR factorisations. Several of these at once deadlock on a machine with few cores, since they wait for each
-    other's threads (jaxlib 0.10.2).
+    One call of the generator samples all random numbers, since XLA takes a tenth of a second to compile each call. Under `vmap`,
+    an accelerator samples kernels for all seeds at once, and a CPU for one seed after the other. On a CPU, a batch of orthogonal
+    kernels would need batched LAPACK QR factorisations. Several of these at once deadlock on a machine with few cores, since they
+    wait for each other's threads (jaxlib 0.10.2).
 
     Args:
         key: consumed.
@@ -28,7 +28,7 @@ def initialize(
           2 / (fan_in + fan_out), Glorot & Bengio 2010), or `lecun` (normal, variance 1 / fan_in, LeCun et al. 1998).
         gain: function from the path of a kernel, such as "torso/Dense_0/kernel", to the kernel's factor. A kernel whose factor is
           None is kept.
-        last: groups whose kernels are drawn last, so that the kernels of all other groups do not depend on these groups.
+        last: groups whose kernels are sampled last, so that the kernels of all other groups do not depend on these groups.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -53,12 +53,12 @@ def _normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draw uniform numbers with mean 0 and variance 1."""
+    """Sample uniform numbers with mean 0 and variance 1."""
     return jax.random.uniform(key, shape, jnp.float32, -math.sqrt(3), math.sqrt(3))
 
 
 def _orthogonal(normal: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Orthonormalise the columns of a matrix, or its rows if fewer. The result for normal entries is uniformly distributed."""
+    """Orthonormalise the columns, or the rows if these are fewer. For normal entries, the result is uniformly distributed."""
     rows, columns = normal.shape
     q, r = jnp.linalg.qr(normal if rows >= columns else normal.T)
     q = q * jnp.sign(jnp.diagonal(r))[None]

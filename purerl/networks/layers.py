@@ -21,7 +21,7 @@ class MLP(nn.Module):
 
     hidden: tuple[int, ...]
     activation: Callable
-    kernels: str = "xla"  # as the config's; "auto" is "xla"
+    kernels: str = "xla"  # the config's `kernels`; "auto" means "xla"
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -114,10 +114,10 @@ def by_column(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def by_column_on_accelerator(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """Return `by_column(x, kernel, bias)`, whose gradient has one matrix product for the kernel.
+    """Return `by_column(x, kernel, bias)`, with a gradient of `kernel` that is one matrix product.
 
-    The product saves 3 of 34 kernels in a minibatch of B (`tests/benchmarks/programs.md`). The barriers keep XLA from fusing
-    reductions into kernels that would compute them again, one number after the other, in each thread.
+    The product saves 3 of 34 GPU kernels in a minibatch of workload B (`tests/benchmarks/programs.md`). The barriers keep XLA
+    from fusing reductions into other GPU kernels, each thread of which would compute the whole reduction again.
     """
     columns = jax.lax.optimization_barrier([x @ column for column in kernel.T])
     return jnp.stack(columns, axis=-1) + bias[None]
@@ -137,7 +137,7 @@ class Linear(nn.Module):
     """The last layer of a head: a dense layer, `[N, features] -> [N, size]`.
 
     Up to 8 outputs are computed one column after the other, since XLA has special code for matrix-vector products. For 2 outputs
-    of 2048 rows, with the gradient, XLA takes 220 us on a CPU by one matrix product, and 40 us column by column.
+    of 2048 batch rows, XLA for a CPU takes 220 us with one matrix product and 40 us column by column, including the gradient.
     """
 
     size: int
@@ -152,9 +152,9 @@ class Linear(nn.Module):
 
 
 class Head(nn.Module):
-    """The base of heads: a dense layer with some `outputs`, and a function `read` of the layer's result.
+    """Base class of heads: a dense layer, followed by a function `read` of the layer's outputs.
 
-    If a call is not `linear`, its input is the output of the dense layer, computed elsewhere.
+    With `linear=False`, the input of a call is already the output of the dense layer.
 
     Attributes:
         size: the number of logits, of dimensions of an action, or of values.
@@ -188,8 +188,8 @@ class LogitsHead(Head):
 class GaussianHead(Head):
     """A Gaussian whose mean is a dense layer's output.
 
-    The logarithm of the standard deviation starts at `log_std_init`. With `std`, it is a `parameter` for each dimension, further
-    outputs of the dense layer (`state`), or constant (`fixed`). `limits` bound it, if given.
+    `std` selects the logarithm of the standard deviation: a parameter for each dimension, initially `log_std_init` (`parameter`),
+    `log_std_init` plus further outputs of the dense layer (`state`), or `log_std_init` (`fixed`). `limits`, if given, clip it.
     """
 
     distribution: Callable
@@ -281,8 +281,8 @@ class ActionHead(nn.Module):
 class Trunk(nn.Module):
     """A torso and optional recurrent layers.
 
-    `x [L * N, ...]` is the input of the torso, with steps and sequences as one axis. With two axes, XLA would transpose arrays
-    for the gradient of each weight, which would take half as long again. `past [L, N, ...]` is a further input of the recurrent
+    `x [L * N, ...]` is the input of the torso, with the L steps of N sequences as one axis. With two axes, XLA would transpose
+    arrays for the gradient of each weight, and take 1.5 times as long. `past [L, N, ...]` is a further input of the recurrent
     layers. A call returns the features, in float32 for the heads, and the carry.
     """
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from purerl.core.platform import by_platform
 
-BLOCK = 16  # steps that a kernel computes one after the other
+BLOCK = 16  # steps that a GPU kernel computes one after the other
 
 
 @jax.custom_vjp
@@ -55,9 +55,9 @@ def step_by_step(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Ar
 
 
 def in_blocks(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array:
-    """Compute blocks of `BLOCK` steps side by side, in few kernels.
+    """Compute blocks of `BLOCK` steps side by side, with few GPU kernels.
 
-    The first pass starts each block from zero. The recurrence over the blocks' results gives the h before each block. The second
+    The first pass starts each block from zero. The recurrence over the blocks' results yields the h before each block. The second
     pass starts each block from this h.
     """
     length = len(keep)

@@ -26,7 +26,7 @@ from purerl.networks.recurrences import linear_recurrence
 
 
 class Kernel(nn.Module):
-    """A weight matrix, as a parameter with its own name; `initialize` draws its values."""
+    """A weight matrix, as a parameter with its own name; `initialize` samples its values."""
 
     inputs: int
     size: int
@@ -37,7 +37,7 @@ class Kernel(nn.Module):
 
 
 class Gates(nn.Module):
-    """Several weight matrices side by side, `[inputs, names * size]`. `initialize` draws each matrix separately."""
+    """Several weight matrices side by side, `[inputs, len(names) * size]`. `initialize` samples each matrix separately."""
 
     names: tuple[str, ...]
     size: int
@@ -48,7 +48,7 @@ class Gates(nn.Module):
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Return `x W` in float32, computed in the dtype of x. On a CPU, the gradient of the flat product takes half the time."""
+    """Return `x @ kernel` in float32, computed in the dtype of x. One flat batch axis halves the gradient's time on a CPU."""
     rows = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
     return rows.reshape(*x.shape[:-1], -1).astype(jnp.float32)
 
@@ -200,7 +200,7 @@ def scan_cells(
         first: `[L, N]` bool, True at the first step of an episode.
 
     Returns:
-        The outputs `[L, N, size]` in that dtype, and the carry after the last step.
+        The outputs `[L, N, size]`, converted to `dtype`, and the carry after the last step.
     """
     hidden = lambda carry: jax.tree.leaves(carry)[-1]
 

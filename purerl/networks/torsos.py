@@ -1,4 +1,4 @@
-"""From observations to features: encoding as arrays, and the choice of a built-in torso, a custom one, or encoders of entries."""
+"""Encoding of observations as arrays, and choice of a torso: built-in, custom, or with an encoder for each observation entry."""
 
 from typing import Any
 
@@ -17,18 +17,18 @@ ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.g
 
 
 def encode(obs: PyTree, space: PyTree) -> jax.Array:
-    """Encode observations `[L, N, ...]` as one float32 array `[L, N, ...]`.
+    """Encode observations of L steps and N environments, `[L, N, ...]`, as one float32 array `[L, N, ...]`.
 
     A categorical value becomes a one-hot vector, and an array of categorical values is one-hot encoded as described in `Indices`.
-    An image of bytes (three dimensions, uint8) is divided by 255. Anything else is cast. If an observation has several entries,
-    the entries are flattened and concatenated in the order of `jax.tree.leaves`.
+    An image of bytes (three dimensions, uint8) is divided by 255. Anything else is cast to float32. If an observation has several
+    entries, the entries are flattened and concatenated in the order of `jax.tree.leaves`.
     """
     entries = list(encode_entries(obs, space).values())
     return entries[0] if len(entries) == 1 else jnp.concatenate([x.reshape(*x.shape[:2], -1) for x in entries], axis=-1)
 
 
 def encode_entries(obs: PyTree, space: PyTree) -> dict[str, jax.Array]:
-    """Return the entries of an observation by name, each encoded as in `encode`."""
+    """Return a dict from the name of each observation entry to the entry's encoding, which `encode` describes."""
     return {name: _encode_entry(x, kind) for (name, kind), x in zip(entries_of(space).items(), jax.tree.leaves(obs), strict=True)}
 
 
@@ -53,8 +53,8 @@ def by_entry(cfg: OnPolicyConfig, space: PyTree, given: Any) -> bool:
     """Return True if the torso reads a dict of entries, in which images keep their shape; False if the torso reads one array.
 
     Args:
-        cfg: the config. With `torso = "mlp"`, all entries are flattened.
-        space: the space of the observations that the torso sees.
+        cfg: the config. With `torso = "mlp"` and without custom encoders, all entries are flattened.
+        space: the space of the observations that the torso reads.
         given: a custom torso, or a dict from entry to encoder; None for the built-in torso.
     """
     entries = entries_of(space)
@@ -66,7 +66,7 @@ def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module
     """Return the torso for observations of this space. The arguments are those of `by_entry`.
 
     Raises:
-        ConfigError: the custom torso is not a module.
+        ConfigError: a custom torso or encoder is neither a flax linen module nor a pair of functions.
     """
     activation = ACTIVATIONS[cfg.activation]
     if given is not None and not isinstance(given, dict):
@@ -77,7 +77,7 @@ def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module
         return MLP(*layers) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], *layers)
     encoders = {name: _encoder(cfg, entry) for name, entry in entries_of(space).items()}
     own = given or {}
-    for name in encoders.keys() & own.keys():  # this torso may not see all entries
+    for name in encoders.keys() & own.keys():  # this torso may not receive all entries
         encoders[name] = torso_module(own[name], f"torso[{name!r}]")
     return Encoders(encoders, cfg.hidden, activation, cfg.kernels)
 
@@ -98,7 +98,7 @@ def _is_image(space: Any) -> bool:
 
 
 def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
-    """Return the kind of torso, with `auto` resolved for this space, and the encoded shape of observations that are one array."""
+    """Return the kind of torso, with `auto` resolved for this space, and the encoded shape of a single entry, else ()."""
     entries = list(entries_of(space).values())
     shape = encoded_shape(entries[0]) if len(entries) == 1 else ()
     if chosen != "auto":

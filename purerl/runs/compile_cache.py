@@ -1,8 +1,8 @@
 """The persistent compilation cache: later processes load programs from disk instead of compiling them again.
 
 The cache is JAX's own, with one directory per version of jaxlib and kind of processor. The environment variable `PURERL_CACHE`
-names another parent directory, or is `off`. If the user has configured JAX's cache, that cache is used instead. After a run, JAX
-has its previous settings again.
+names another parent directory; the value `off` disables the cache. If the user has configured JAX's cache, that cache is used
+instead. After a run, JAX's previous settings are restored.
 """
 
 import contextlib
@@ -36,9 +36,9 @@ def cache_directory() -> pathlib.Path | None:
 def compile_cache() -> Iterator[None]:
     """Read and write compiled programs in the cache directory until the block ends.
 
-    If the user has configured or disabled JAX's cache, nothing changes. The directory is not used if it cannot be created, or if
-    other users can write to it, because programs in it are executed. JAX never caches programs that call back to the host. If JAX
-    cannot read a program, it warns and compiles the program; if JAX cannot write one, it only warns.
+    If the user has configured or disabled JAX's cache, nothing changes. A directory that cannot be created, belongs to another
+    user or can be written to by others is not used, because JAX executes the programs in it. JAX never caches programs that call
+    back to the host. If JAX cannot read a program, it warns and compiles the program; if JAX cannot write one, it only warns.
     """
     directory = cache_directory()
     now = jax.config.values
@@ -68,7 +68,7 @@ def cached_programs() -> list[pathlib.Path]:
 
 
 def _remove_unfinished(directory: pathlib.Path) -> None:
-    """Remove half-written programs: if a program lacks the second file that JAX writes, JAX caches no further program."""
+    """Remove half-written programs, which lack their second file (`-atime`): with such a program, JAX caches no others."""
     with contextlib.suppress(OSError, filelock.Timeout), filelock.FileLock(directory / ".lockfile", timeout=1):  # JAX's own lock
         for program in directory.glob("*-cache"):
             if not program.with_name(program.name.removesuffix("cache") + "atime").exists():
@@ -82,7 +82,7 @@ def _set(values: dict[str, object]) -> None:
 
 
 def _is_private(directory: pathlib.Path) -> bool:
-    """Return True if the directory exists or was created, belongs to this user, and is writable by this user only."""
+    """Create a missing directory; return True if this user owns it and nobody else can write to it (not checked on Windows)."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.stat()

@@ -34,12 +34,13 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
     `XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false`, no extra memory is needed.
 
     Args:
-        train: the result of `make_train`. Its `num_envs` and all counts are totals over all devices.
-        mesh: a mesh of devices of one or several processes. To compile only, a mesh of device descriptions is enough.
-        axis_name: the mesh axis that environments are spread over. Devices along other axes repeat the same computation.
+        train: the result of `make_train`, for the whole run: `num_envs` and `total_timesteps` are totals over all devices.
+        mesh: a mesh of devices of one or several processes; to compile only, of the devices of a `jax.experimental.topologies`
+          description.
+        axis_name: name of the mesh axis that environments are spread over. Devices along other axes repeat the same computation.
 
     Raises:
-        ConfigError: the devices cannot have equal shares, or `train` is already one device's share.
+        ConfigError: `train` or `mesh` is invalid, or the environments or minibatches cannot be divided equally among the devices.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))
@@ -52,7 +53,7 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
     if not isinstance(train, Train) or train.axis is not None:
         raise ConfigError([Problem("train", train, "must be the result of make_train, without axis_name")])
     if not isinstance(mesh, Mesh) or axis_name not in mesh.axis_names:
-        there = f"with the axes {mesh.axis_names}" if isinstance(mesh, Mesh) else type(mesh).__name__
+        there = f"Mesh with the axes {mesh.axis_names}" if isinstance(mesh, Mesh) else type(mesh).__name__
         raise ConfigError([Problem("mesh", there, f"must be a jax.sharding.Mesh with an axis {axis_name!r}")])
     return DataParallel(train, mesh, axis_name)
 
@@ -60,27 +61,27 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
 class DataParallel:
     """A `Train` on a mesh of devices, as returned by `data_parallel`.
 
-    A state consists of global arrays, with the same shapes as on one device. `init` places the arrays on the mesh, and `update`
-    keeps this placement.
+    A state consists of global arrays, with the same shapes as in a run on one device. `init` places the arrays on the mesh, and
+    `update` returns arrays with the same placement.
 
     Attributes:
         train: the `Train` of one device's share of the run.
         whole: the `Train` of the whole run, as returned by `make_train`.
-        axis_name: the mesh axis that environments are spread over.
-        mesh: the devices.
-        specs: a `TrainState` of `PartitionSpec`: environments and rollouts are sharded, everything else is replicated.
+        axis_name: name of the mesh axis that environments are spread over.
+        mesh: the mesh of devices.
+        specs: a `TrainState` of `PartitionSpec`s: arrays with an environment axis are sharded along it, others are replicated.
     """
 
     def __init__(self, train: Train, mesh: Mesh, axis_name: str):
         self.train, self.whole, self.axis_name = train.on_axis(axis_name, mesh.shape[axis_name]), train, axis_name
-        # `jax.make_mesh` makes axes of the type Explicit, for which `shard_map` refuses arrays that were not placed.
+        # `jax.make_mesh` makes axes of the type Explicit, for which `shard_map` refuses arrays that are not on the mesh.
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         self.cfg, self.env, self.network = train.cfg, train.env, train.network
         self.plan = dataclasses.replace(self.train.plan, compile_update=self._compile_update)
         self.specs, self._spread = state_specs(train, self.train), PartitionSpec(axis_name)
 
     def init(self, key: jax.Array) -> TrainState:
-        """Return the initial state. `key`: one key, typed or raw."""
+        """Return the initial state. `key`: one random key, typed or raw."""
         return self._mapped(self.train.init, (PartitionSpec(),), self.specs)(typed_key(key))
 
     def update(self, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -93,7 +94,7 @@ class DataParallel:
         return self._mapped(self.train, (PartitionSpec(),), specs)(typed_key(key))
 
     def place(self, state: TrainState) -> TrainState:
-        """Place a state, of one run or of several under `vmap`, on the mesh. Every process must pass the whole state."""
+        """Place a state on the mesh. Leading run axes are not sharded. Every process must pass the whole state."""
         specs, lead = self.specs, [None] * state.key.ndim
         several = jax.tree.map(lambda spec: PartitionSpec(*lead, *spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
         specs = several.replace(clock=specs.clock)  # the update counter has no run axis
@@ -118,7 +119,7 @@ class DataParallel:
 
 
 def state_specs(whole: Train, here: Train) -> TrainState:
-    """Return the `PartitionSpec` of each array of a state: sharded along the axis that is shorter on one device, or replicated.
+    """Return each array's `PartitionSpec`: sharded on the axis that is shorter in `here` (one device) than in `whole`, if any.
 
     Raises:
         ConfigError: an array of the environments' state has no environment axis.
@@ -133,7 +134,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
     specs = jax.tree.map(spec, shapes, shapes_here)
     for path, found in jax.tree_util.tree_leaves_with_path(specs.actor):
         if found == PartitionSpec() and here.axis is not None and here.axis.size > 1:
-            hint = "this part of the environment state has no axis of environments, and cannot be spread over devices"
+            hint = "this part of the environment state has no environment axis, so it cannot be spread over devices"
             raise ConfigError([Problem("env", jax.tree_util.keystr(path), hint)])
     return specs
 
@@ -142,7 +143,7 @@ def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
     """Check that all copies of each replicated array are equal, within this process and between processes.
 
     Raises:
-        ConfigError: the copies of an array differ, so that a checkpoint would keep only one of them.
+        ConfigError: the copies of an array differ.
     """
     found = [(f"state{jax.tree_util.keystr(path)}", _checksums(x)) for path, x in jax.tree_util.tree_leaves_with_path(state)]
     parts = [(name, sums) for name, by_place in found for sums in by_place]
@@ -157,7 +158,7 @@ def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
 
 
 def _checksums(x: jax.Array) -> list[set[int]]:
-    """Return, for each replicated part of an array, the different 31-bit checksums of the copies in this process."""
+    """Return, for each replicated part of an array, the set of 31-bit checksums of its copies in this process."""
     x = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
     copies = collections.Counter(map(str, x.sharding.devices_indices_map(x.shape).values()))
     sums = {place: set() for place in sorted(copies) if copies[place] > 1}

@@ -18,19 +18,20 @@ Devices = Sequence[jax.Device]  # pyright: ignore[reportInvalidTypeForm]
 def over_devices(
     function: Callable, in_axes: Any = 0, out_axes: Any = 0, *, devices: Devices | None = None, exact: bool = False
 ) -> Callable:
-    """Return `jax.vmap(function)` with its rows spread over devices: each device takes an equal share of the rows.
+    """Return `jax.vmap(function)` with its rows spread over devices: each device computes an equal share of the rows.
 
     Rows do not communicate. If the number of rows is not a multiple of the number of devices, the last row is computed more than
-    once and the copies are dropped. With one device, or one row, the result is `jax.vmap(function)`.
+    once and the copies are dropped. With one device, or one row, nothing is spread.
 
     On a CPU every core can be a device: call `use_cores()` before JAX computes anything.
 
-    Without `exact`, a row's result varies by rounding (1e-7 in a step) with the number of rows on its device, because XLA
+    Without `exact`, the float32 rounding errors of a row (about 1e-7) depend on the number of rows on its device, because XLA
     compiles a different program for each shape. With `exact`, each device computes its rows one after the other, and every row is
     bit-identical to `jax.jit(function)` on that row alone.
 
-    On several CPU devices, XLA (jaxlib 0.10.2) keeps some memory for each large matrix product in a loop until the program ends:
-    up to 15 MB a second with minibatches of thousands of steps. `fit` ends its programs after about 15 seconds at most.
+    On several CPU devices, XLA (jaxlib 0.10.2) does not free some memory of each large matrix product in a loop until the call of
+    the compiled function returns: up to 15 MB a second with minibatches of thousands of steps. In `fit`, a call takes at most
+    about 15 seconds.
 
     Args:
         function: any function of arrays, such as a `Train`.
@@ -57,12 +58,12 @@ def over_devices(
 def over_rows(
     function: Callable, in_axes: Any, out_axes: Any, mesh_for: Callable[[int], Mesh], specs_of: Callable[[Any], Any], exact: bool
 ) -> Callable:
-    """Return `function` over rows as `over_devices` does, on any mesh with a row axis.
+    """Return `function` mapped over rows as by `over_devices`, but on any mesh with an axis `ROWS`.
 
     Args:
         function, in_axes, out_axes, exact: as in `over_devices`.
         mesh_for: a function from the number of rows to the mesh.
-        specs_of: a function from axes to the `PartitionSpec` of each argument, or of each result.
+        specs_of: a function from `in_axes` or `out_axes` to the `PartitionSpec`s of the arguments or results.
     """
     rowwise = _one_by_one if exact else jax.vmap
 
@@ -101,7 +102,7 @@ def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
 
 def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda x: x) -> Any:
     """Return `batched(x)` for leaves with a row axis and `shared(x)` for other leaves; `axes` is a prefix of the tree."""
-    # None means "no row axis" here, but JAX treats None in a tree as no leaf at all: -1 stands in for None.
+    # None means "no row axis" here, but JAX treats None in a tree as no leaf at all, so -1 replaces None.
     axes = jax.tree.map(lambda axis: -1 if axis is None else axis, axes, is_leaf=lambda axis: axis is None)
     leaves, structure = jax.tree.flatten(tree)
     of_each = jax.tree.leaves(jax.tree.broadcast(axes, tree))
@@ -158,7 +159,7 @@ def _is_xla_flag(flag: str) -> bool:
 
 
 def available_bytes() -> int:
-    """Return the free memory of the first device in bytes; of a CPU device, an equal share of the machine's free memory."""
+    """Return the free memory of the first device in bytes; for a CPU device, an equal share of the machine's free memory."""
     device = jax.local_devices()[0]
     if stats := device.memory_stats():
         return stats["bytes_limit"] - stats["bytes_in_use"]

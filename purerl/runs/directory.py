@@ -1,8 +1,8 @@
 """Run directories: everything needed to resume a run bit for bit.
 
-checkpoints/       the newest checkpoints and those that `keep_every` keeps, by number of updates
+checkpoints/       the newest checkpoints, and one every `keep_every` updates; the name is the number of updates
 best/              the state of each run at its best evaluation
-curves.jsonl       metrics, see `purerl.runs.storage.curves`
+curves.jsonl       metrics, in the format of `purerl.runs.storage.curves`
 evaluations.jsonl  evaluations
 renders/           animations of episodes
 
@@ -38,7 +38,7 @@ def absolute(directory: Any) -> pathlib.Path:
 
 
 def run_directory(directory: Any) -> pathlib.Path:
-    """Return the absolute path of a directory, which the first process creates if needed and tests by a write.
+    """Return the absolute path of a directory. The first process creates it if needed, and checks that it is writable.
 
     Raises:
         ConfigError: the path is not valid, or cannot be written to.
@@ -64,7 +64,8 @@ def _try_to_write(path: pathlib.Path, directory: Any) -> None:
 class Lock:
     """A lock on a directory, which lets one process at a time write to it. The end of the process releases the lock.
 
-    Between hosts, the lock works only if the file system's locks (`flock`) do: on a network disk, start each run only once.
+    Between hosts, the lock works only if `flock` works between hosts on this file system. On a network disk, start each run only
+    once.
 
     Raises:
         DirectoryLocked: another process holds the lock.
@@ -89,9 +90,9 @@ class Lock:
 
 
 class Directory:
-    """The run directory owned by this process, locked while open. With `path=None` every save is a no-op.
+    """A run directory, locked while open. With `path=None` every save is a no-op.
 
-    In a job of several processes, the first process writes all files; the others write only their part of a checkpoint.
+    In a job of several processes, every process calls the saves, but only the first process locks the directory and writes files.
 
     Attributes:
         checkpoints: the checkpoints of the run, from which it can be resumed.
@@ -101,7 +102,8 @@ class Directory:
         path: absolute path, from `run_directory`.
         identity: the run's record, from `identity`. A checkpoint to resume from must match this record.
         cls: the class of the run's config.
-        keep, keep_every: as in `Store`.
+        keep: keep this many of the newest checkpoints.
+        keep_every: also keep each checkpoint whose number of updates is a multiple of `keep_every`; 0 for none.
     """
 
     def __init__(
@@ -136,15 +138,15 @@ class Directory:
                     error.add_note(f"Saving a checkpoint failed too: {other}")
 
     def file(self, name: str) -> pathlib.Path | None:
-        """Return the path of a file; None without a directory, and in all processes but the first."""
+        """Return the path of a file in the directory; None without a directory, or in any process except the first."""
         return self.path / name if self.path is not None and is_first() else None
 
     def saved(self, resume: str, plan: Plan, wanted: dict[str, str]) -> Checkpoint | None:
         """Return the checkpoint to resume from, read and verified; None without a checkpoint. Nothing is compiled.
 
         Args:
-            resume: `auto`, `must` or `never`.
-            plan: the plan of the run that resumes.
+            resume: `auto` (resume if a checkpoint exists), `must` or `never`.
+            plan: the plan of the resumed run.
             wanted: dtypes and shapes of the run's state, from `checkpoint.describe`.
 
         Raises:

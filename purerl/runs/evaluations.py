@@ -15,13 +15,13 @@ COLUMNS = ("episode_return", "episode_length", "finished")
 
 
 class Evaluations:
-    """The table of evaluations, in memory and in a journal.
+    """The table of evaluations, in memory and in a journal (a JSON Lines file with checksums).
 
     Args:
         path: path of the journal; None keeps the table only in memory.
-        updates: finished updates of the run that resumes. Later rows and damaged rows are dropped.
+        updates: finished updates of the resumed run; 0 for a new run. Later rows and damaged rows of the journal are dropped.
         runs: number of runs.
-        expected: number of rows that the journal should contain up to then; a warning reports missing rows.
+        expected: number of rows that the journal should contain up to `updates`; a warning reports missing rows.
 
     Raises:
         CheckpointError: the journal cannot be read.
@@ -51,7 +51,7 @@ class Evaluations:
         return len(self._rows)
 
     def table(self) -> dict[str, np.ndarray]:
-        """Return `update [n]` and the columns, each `[n, runs]`."""
+        """Return `update [evaluations]` and the columns, each `[evaluations, runs]`."""
         return _table(self._rows, self._runs)
 
 
@@ -62,7 +62,7 @@ def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
 
 def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
     names = dict.fromkeys((*COLUMNS, *(name for name in (rows[-1] if rows else ()) if name != "update")))
-    unknown = [math.nan] * runs  # rows of 0.3 have no entries of `info`
+    unknown = [math.nan] * runs  # rows written by purerl 0.3 have no entries of `info`
     columns = {name: np.array([row.get(name, unknown) for row in rows], np.float32).reshape(-1, runs) for name in names}
     return {"update": np.array([row["update"] for row in rows], np.int64), **columns}
 
@@ -70,16 +70,16 @@ def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
 class Best:
     """The state of each run at its best evaluation, on the host and as a checkpoint.
 
-    A resumed run compares new scores with those of the saved best states. So a kill between an evaluation and the save of its
-    best states loses nothing.
+    Unless a save fails, all best states are saved before each checkpoint. So if a run is killed between an evaluation and the
+    save of its best states, the resumed run repeats the evaluation, and compares its scores with those of the saved best states.
 
     Args:
         store: store of the checkpoint.
-        record: record of the run, for the checkpoint.
+        record: JSON entries that identify the run, saved with the states.
         runs: number of runs.
         by: name of the evaluation column that contains the scores; None if this run is not evaluated.
-        wanted: dtypes and shapes of a state, from `checkpoint.describe`, if the run resumes. Saved best states are then restored,
-          unless they are damaged or have other dtypes or shapes. None removes saved best states.
+        wanted: dtypes and shapes of a state, from `checkpoint.describe`, for a resumed run. Saved best states are then restored,
+          unless they are damaged or have other dtypes or shapes. None, for a new run, removes saved best states.
 
     Raises:
         CheckpointMismatch: the saved best states were chosen by another column.
@@ -99,7 +99,7 @@ class Best:
             self._arrays, self._updates, self._scores = saved.arrays, np.array(best["updates"]), np.array(best["returns"])
 
     def update(self, updates: int, scores: np.ndarray, state: Any) -> None:
-        """Keep the state of each run whose score improved, and begin to save the kept states.
+        """Replace the best state of each run whose score improved, and begin to save all best states.
 
         Raises:
             CheckpointError: the previous save or this one failed; `settle` tries again.

@@ -37,12 +37,12 @@ class FitResult(NamedTuple):
     Attributes:
         state: the training state after the last finished chunk. With several runs, all leaves except the update counter have a
           leading run axis.
-        metrics: the metrics since the first update, as in `TrainResult` but on the host; leaves `[rows]`, or `[runs, rows]`.
+        metrics: the metrics of all updates, on the host; leaves `[rows]`, or `[runs, rows]`; one row per `metrics_every` updates.
         evaluations: `update [evaluations]`, and means over episodes, `[evaluations, runs]`: `episode_return`, `episode_length`,
           `finished`, and each scalar entry that the config names in `info` or `episode_info`, such as `episode_info/success`.
-        progress: the progress at the end; its `began` is the point from which this call resumed.
+        progress: the progress at the end; `progress.began` is the (updates, seconds) at which this call started or resumed.
         stopped_by: the reason for an early end: a signal, "max_hours" or "stop_when"; None without an early end.
-        run: the `Run` of the state and its config, as returned by `load`; `run.select` selects one of several runs.
+        run: a `Run` of the state and the config, as returned by `load`; `run.select` selects one of several runs.
         finite: `[runs]`, True if all learnt values of a run are finite. False is possible only with `on_nonfinite="ignore"`.
 
     Example:
@@ -126,20 +126,20 @@ def fit(
         seed: seed of the first run. Run i of a config, counted from 0, starts from `jax.random.key(seed + i)`.
         directory: directory for checkpoints, metrics and evaluations; None saves nothing.
         num_seeds: number of runs per config. One program trains all runs, spread over the devices or, on a CPU, over its cores.
-        exact: make each of several runs bit-identical to the same run alone; see `over_devices`.
-        devices_per_run: number of devices that one agent's environments are spread over; see `data_parallel`. None keeps the
-          number of the directory's run. For a new run, or where there are fewer devices than that, None means 1. A run that is
-          resumed with another number keeps its parameters and statistics, and its environments are redistributed.
+        exact: make each of several runs bit-identical to the same run alone: a device then computes its runs one after the other.
+        devices_per_run: number of devices that one agent's environments are spread over, as with `data_parallel`. None means the
+          number with which the directory's run was saved, or 1 for a new run or if fewer devices than this number exist. A run
+          that is resumed with another number keeps its parameters and statistics, and its environments are redistributed.
         resume: `auto` resumes from the directory's newest checkpoint if one exists, `must` requires a checkpoint, `never` is an
-          error if one exists. The config, the seeds, `exact` and the custom objects must be the same as before. Only
-          `total_timesteps` and `measure` may change. Custom objects are compared by name, shapes and values. If `total_timesteps`
-          has changed and a schedule depends on it, `fit` warns.
-        init_from: directory of another run, whose parameters and statistics this run starts from.
-        init_groups: parts of the parameters to take from `init_from`, such as `("policy/torso", "statistics")`; () takes all. A
-          warning names the other parameters, which keep their initial values.
-        continue_steps: count environment steps from those of `init_from` in recorders and plots, so that a run with another
-          learning rate or number of environments continues the curve of the first. Schedules, `total_timesteps` and comparisons
-          count the steps of this run alone.
+          error if one exists. The config, the seeds, `exact` and the custom objects must be the same as before, except
+          `total_timesteps` and `measure`. Custom objects are compared by name, shapes and values. If `total_timesteps` has
+          changed and a schedule depends on it, `fit` warns.
+        init_from: directory of another run. A new run starts from the parameters and statistics of that run.
+        init_groups: groups of parameters, and "statistics", to copy from `init_from`, such as `("policy/torso", "statistics")`.
+          () copies everything. A warning names the other parameters, which keep their initial values.
+        continue_steps: in recorders and plots, count environment steps on from the last step of `init_from`, so that a run with
+          another learning rate or number of environments continues the curve of that run. Schedules, `total_timesteps` and
+          comparisons count the steps of this run alone.
         save_seconds: approximate seconds between two checkpoints.
         save_every: also save a checkpoint every `save_every` updates; 0 for none.
         keep: keep this many of the newest checkpoints.
@@ -147,34 +147,35 @@ def fit(
         on_save_error: if a file cannot be written, `raise` an error, or `warn` and try again when the next checkpoint is due. A
           job of several processes always raises an error.
         eval_every: evaluate before the first update and then every `eval_every` updates; 0 for never.
-        eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as in `Train.evaluate`.
-        best_by: the column of the evaluations whose highest value chooses the best state of each run; for an entry of
-          `episode_info` or `info`, a name such as "episode_info/success". A resumed run keeps its column.
-        render_every: at the first evaluation and then at every `render_every`-th, render an episode of the first run into the
-          directory; 0 for never.
-        stop_when: a rule, `(Progress) -> bool`. When the rule returns True, the run is saved and ends; see `purerl.at_return`.
-          The rule is called after each evaluation except the one before the first update, and every `stop_every` updates, so the
-          run ends after the same update however fast the machine is. In the rule's `Progress`, `evaluation` is the latest one,
-          and `metrics` are one row over all updates since the rule's last call, leaves `[1]` or `[runs, 1]`. If a rule has ended
-          a run, repeating the call does not continue the run. A call without the rule, or with a rule that returns False,
-          continues it.
+        eval_episodes: number of episodes per run in an evaluation.
+        eval_deterministic: take the mode of the policy instead of a random action.
+        eval_max_steps: number of steps in each environment; None for the environment's time limit.
+        eval_env_params: overrides of the environment's parameters in evaluations.
+        best_by: the evaluation column whose highest value marks the best state of each run; for an entry of `episode_info` or
+          `info`, a name such as "episode_info/success". A run with evaluations must be resumed with the same column.
+        render_every: save an animation of the first run at the first and every `render_every`-th later evaluation; 0 for never.
+        stop_when: a rule, `(Progress) -> bool`, such as `purerl.at_return(475)`. When the rule returns True, the run is saved and
+          ends. The rule is called after each evaluation except the one before the first update, and every `stop_every` updates,
+          so the run ends after the same update however fast the machine is. In the rule's `Progress`, `evaluation` is the latest
+          evaluation, and `metrics` aggregates all updates since the rule's last call, leaves `[1]` or `[runs, 1]`. If a rule has
+          ended a run, the same call does not continue it; a call without the rule, or with a rule that returns False, does.
         stop_every: also call `stop_when` every `stop_every` updates; 0 for only after evaluations.
-        on_nonfinite: if a run has diverged, or no environment step of an update was finite, `raise` an error, or `ignore` it and
-          go on with the other runs. Once all runs have diverged, a checkpoint is saved only at the end.
+        on_nonfinite: if a run has diverged, or no environment step of an update was finite, `raise` an error, or `ignore` the
+          problem and continue training. Once all runs have diverged, a checkpoint is saved only at the end.
         chunk_seconds: approximate seconds per chunk. Values above 15 count as 15, so that a signal takes effect soon.
         max_hours: save and end the run after this many hours of this call; 0 for no limit.
         progress: show a line of progress; None shows it only in a terminal or a notebook.
-        recorders: functions that are called with a `Progress` after each chunk; see `purerl.recorders`. If a recorder fails,
-          `fit` warns, and starts the recorder again at the next checkpoint.
+        recorders: functions that are called with a `Progress` after each chunk, such as those in `purerl.recorders`. If a
+          recorder fails, `fit` warns, and starts the recorder again at the next checkpoint.
         **objects: `env`, `network`, `measure` and the other arguments of `make_train`.
 
     Returns:
         `FitResult`: state, metrics, evaluations, progress, the reason for an early end, and the `Run`.
 
     Raises:
-        ConfigError: as in `make_train`; an argument is invalid; the directory cannot be written to; or arrays that must be equal
-          on all devices of a run differ, which is checked before the first save.
-        CheckpointMismatch: the directory has another run.
+        ConfigError: the config, a custom object or an argument is invalid; the directory cannot be written to; or arrays that
+          must be equal on all devices of a run differ, which is checked before the first save.
+        CheckpointMismatch: the directory contains another run, or `best_by` has changed.
         CheckpointError: a file in the directory could not be written or read.
         DirectoryLocked: another process trains in the directory.
         NotFiniteError: with `on_nonfinite="raise"`, a run has diverged, or no step of an update was finite.
@@ -196,7 +197,7 @@ def fit(
     line = LiveLine()
     shown = line.is_live if progress is None else progress
     options.recorders = (*recorders, *([line] if shown else [])) if is_first() else ()
-    options.on_save_error = on_save_error if process_count() == 1 else "raise"  # with `warn`, the others would wait for ever
+    options.on_save_error = on_save_error if process_count() == 1 else "raise"  # with `warn`, other processes would wait for ever
     path = None if directory is None else run_directory(directory)
     if devices_per_run is None:
         (options.devices_per_run,), _ = agreed(by_first(lambda: saved_layout(path)) or 0)
@@ -204,7 +205,7 @@ def fit(
     updates = trainer.here.plan.num_updates
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-updates // (MANY_ROWS // 10))
-        warnings.warn(f"the run saves {rows:,} records of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,}", stacklevel=2)
+        warnings.warn(f"the run saves {rows:,} rows of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,}", stacklevel=2)
     score = evaluation_of(trainer, vars(options))
     layout = {"exact": options.exact, "share": 1 if options.exact else trainer.share, "devices_per_run": options.devices_per_run}
     who = identity(trainer.train, trainer.cfg, options.seed, options.num_seeds, **layout)
@@ -217,7 +218,7 @@ def fit(
 
 
 def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
-    """Return the function that `Trainer.evaluation` makes from a dict of `fit`'s arguments; None if `eval_every` is 0.
+    """Return the result of `Trainer.evaluation` for a dict of arguments of `fit`; None if `eval_every` is 0.
 
     Raises:
         ConfigError: the runs cannot be evaluated or rendered with these options.
@@ -232,7 +233,7 @@ def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
 
 
 def check_arguments(*arguments: Any, **options: Any) -> None:
-    """Raise a ConfigError if `fit` would refuse these arguments whatever the config."""
+    """Raise a ConfigError if `fit` would refuse these arguments with every config."""
     bound = inspect.signature(fit).bind(*arguments, **options)
     bound.apply_defaults()
     raise_if_any(wrong_options(bound.arguments))

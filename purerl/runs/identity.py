@@ -1,4 +1,4 @@
-"""The identity of a run: its record in a checkpoint, and the differences between two runs."""
+"""The identity of a run: the JSON record that identifies the run in a checkpoint, and the differences between two runs."""
 
 import json
 from typing import Any
@@ -17,13 +17,13 @@ WARM = ("['state'].params", "['state'].statistics")  # the leaves that a warm st
 
 
 def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int | None = None, **more: Any) -> dict[str, Any]:
-    """Return the record that identifies a run in its checkpoints.
+    """Return the JSON record that identifies a run in its checkpoints.
 
     Args:
-        train: the run's `Train`, with its objects.
+        train: the run's `Train`, which holds the custom objects.
         cfg: config of the run, or a batch of configs.
-        seed, num_seeds: None for a state that `fit` did not make.
-        more: `exact`, `share` and `devices_per_run`, which affect the exact numbers of runs.
+        seed, num_seeds: first seed and number of runs per config; None for a state that `fit` did not make.
+        more: `exact`, `share` (runs per device) and `devices_per_run`, which affect the last bits of results.
     """
     return {
         "algorithm": algorithm_of(cfg),
@@ -42,12 +42,12 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
 
 
 def own_class(cls: type[Config]) -> dict[str, type[Config]]:
-    """Return the config class as the object `config_class` if the class is user-defined; otherwise {}."""
+    """Return `{"config_class": cls}` for a user-defined config class; otherwise {}."""
     return {} if cls in ALGORITHMS.values() else {"config_class": cls}
 
 
 def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
-    """Describe how two runs differ in algorithm, seeds, config fields, unit of actions and user objects."""
+    """Describe how two records differ in algorithm, seeds, `exact`, `x64`, config fields, unit of actions and custom objects."""
     text = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
     found = [text(n, saved[n], current[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if saved[n] != current[n]]
     if saved["algorithm"] == current["algorithm"] and not object_differences(
@@ -62,7 +62,7 @@ def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPoli
 
 
 def unit_differences(record: dict[str, Any], current: str) -> list[str]:
-    """Describe how the unit of actions differs between two runs. A record without a unit means the environment's unit."""
+    """Describe how the unit of actions in a record differs from `current`. A record without a unit has the environment's unit."""
     saved = record.get("action_unit", "environment")
     if saved == current or "either" in (saved, current):
         return []
@@ -71,7 +71,7 @@ def unit_differences(record: dict[str, Any], current: str) -> list[str]:
 
 
 def begin_anew(path: Any, differences: list[str]) -> str:
-    """Return a hint to begin another run, from this run's parameters if these would mean the same in that run."""
+    """Return a hint to use another directory, and `init_from` if the new run can start from the parameters in `path`."""
     fit = not any(text.startswith((*WARM, "action_unit")) and ".discounted" not in text for text in differences)
     with_these = "" if not fit else f"; to start from these parameters, use init_from={str(path)!r} (--init-from)"
     return f"choose another directory for a new run{with_these}"
@@ -95,7 +95,7 @@ def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type
 def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -> OnPolicyConfig:
     """Return the config in a checkpoint's record. `cls`: the class of the config, if user-defined.
 
-    If an earlier version had no such field, the record of a batch of configs lacks a float, which has its default in each config.
+    A record from an earlier version lacks newer float fields. In a batch of configs, each config has the default of such a field.
     """
     cfg = (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
     shape = next((x.shape for x in jax.tree.leaves(cfg) if np.ndim(x)), ())

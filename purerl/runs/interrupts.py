@@ -8,12 +8,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if hasattr(signal,
 
 
 class Stop:
-    """Records the first of the `SIGNALS`. A second signal has its usual effect: KeyboardInterrupt, or the end of the process.
+    """A context manager that records the first of the `SIGNALS`.
 
-    Use as a context manager. Only the main thread can listen; in other threads no signal is recorded.
+    A second signal has its default effect: KeyboardInterrupt, or the end of the process. Signals are recorded only if the context
+    is entered in the main thread.
 
     Attributes:
-        asked: the recorded signal, or None.
+        asked: the recorded signal; None until a signal arrives.
     """
 
     def __init__(self):

@@ -9,7 +9,7 @@ from purerl.config.rules import Rule, one_of
 from purerl.core.errors import Problem, is_flag, is_int, is_number, nearest
 from purerl.train import make_train
 
-# The arguments of `make_train` that `fit` passes on. For `axis_name` and `axis_size`, `fit` has `devices_per_run` instead.
+# The arguments of `make_train` that `fit` passes on. Instead of `axis_name` and `axis_size`, `fit` has `devices_per_run`.
 OBJECTS = tuple(name for name in inspect.signature(make_train).parameters if name not in ("cfg", "axis_name", "axis_size"))
 
 
@@ -24,7 +24,7 @@ def optional(rule: Rule) -> Rule:
 
 
 def wrong_values(values: dict[str, Any], rules: dict[tuple[str, ...], Rule]) -> list[Problem]:
-    """Return a problem for each value that breaks its rule. The keys of `rules` are the names of values that share a rule."""
+    """Return a problem for each value that breaks its rule. Each key of `rules` lists the names that share a rule."""
     each = ((name, rule) for names, rule in rules.items() for name in names)
     return [Problem(name, values[name], rule.text) for name, rule in each if not rule.holds(values[name])]
 
@@ -60,7 +60,7 @@ RULES = {
 def wrong_options(options: dict[str, Any]) -> list[Problem]:
     """Return a problem for each invalid argument of `fit`. `options`: all arguments by name."""
     found = wrong_values(options, RULES)
-    if options["seed"] is None:  # other wrong seeds are found when the runs are made
+    if options["seed"] is None:  # `Batch` checks all other seeds
         found.append(Problem("seed", None, SEED.text))
     needs = (
         ("render_every", options["eval_every"] and options["directory"], "needs eval_every and a directory for the GIFs"),

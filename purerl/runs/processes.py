@@ -19,16 +19,17 @@ from purerl.core.types import PyTree
 from purerl.runs.devices import add_xla_flags
 
 Arrays = dict[str, np.ndarray]
-# On CPUs, XLA starts independent operations in any order, collectives included. Each device of a process would then use its
-# own order, and gloo's messages would not match.
+# On CPUs, XLA by default starts independent operations in any order, collectives included. Each device of a process would then
+# use its own order, and gloo's messages would not match.
 IN_ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 HEARTBEAT_SECONDS = 60  # a process that is silent for this long counts as ended, and the other processes end too
 
 
 def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
-    """Connect this process to the other processes of its job, before JAX computes anything and any suite is imported.
+    """Connect this process to the other processes of its job.
 
-    Without arguments, JAX finds the job by itself under Slurm, Open MPI or Kubernetes (with `jax[k8s]`), or on a TPU pod.
+    Call `join` before JAX computes anything and before an environment suite is imported. Without arguments, JAX finds the job
+    by itself under Slurm, Open MPI or Kubernetes (with `jax[k8s]`), or on a TPU pod.
 
     Args:
         coordinator: host and port on which the first process listens.
@@ -70,7 +71,7 @@ def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | None, dict[str, Any]]:
-    """Return, in every process, the first process's arrays (by name, or None) and its JSON record."""
+    """Return, in every process, the first process's arrays (a dict by name, or None) and its JSON record."""
     if process_count() == 1:
         return arrays, record
     shapes = None if arrays is None else {name: [str(x.dtype), list(x.shape)] for name, x in arrays.items()}
@@ -88,8 +89,8 @@ def by_first(function: Callable[[], Any]) -> Any:
     """Call `function` in the first process only; return its result there, None elsewhere. `function` must not call a collective.
 
     Raises:
-        Exception: the function's error; in the other processes, a CheckpointError with its message. Without this error, the
-          other processes would wait until the first one counts as ended.
+        Exception: the function's error; in the other processes, a CheckpointError with the same message. Without this error, the
+          other processes would wait for the first process until it counts as ended.
     """
     if process_count() == 1:
         return function()
@@ -97,7 +98,7 @@ def by_first(function: Callable[[], Any]) -> Any:
     if is_first():
         try:
             found = function()
-        except Exception as error:  # a custom recorder may raise anything
+        except Exception as error:  # custom code, such as a recorder, may raise anything
             failed = error
     _, record = from_first(None, {"failed": None if failed is None else str(failed)})
     if failed is not None:

@@ -82,7 +82,7 @@ class Run:
 
     @property
     def train(self) -> Train:
-        """Return the training function of the run's config.
+        """Return the `Train` of the run's config.
 
         Raises:
             ConfigError: the batch has several configs; `select` one run first.
@@ -93,11 +93,11 @@ class Run:
         return self.batch.train
 
     def select(self, run: int | str | None = None, *, config: int | None = None, seed: int | None = None) -> "Run":
-        """Return one of several runs, with its own config, state and training function.
+        """Return one of several runs, with its own config, state and `Train`.
 
         Args:
             run: index or label of the run.
-            config, seed: alternatively, the run's config, by index, and the run's seed; either is enough if only one run matches.
+            config, seed: alternatively, index of the run's config and seed of the run; one is enough if only one run matches it.
 
         Raises:
             ConfigError: no run matches, or more than one run does.
@@ -124,7 +124,8 @@ class Run:
         Args:
             num_episodes: episodes per run.
             seed: seed of the episodes.
-            deterministic, max_steps, env_params, env: as in `Train.evaluate`.
+            deterministic: take the mode of the policy instead of a random action.
+            max_steps, env_params, env: overrides of the time limit, of environment parameters and of the environment.
         """
         options = (num_episodes, deterministic, max_steps, env_params, False, env)
         of_run = lambda train, state, key: on_axis(gathered, train.axis)(train.evaluate(state, key, *options))
@@ -163,9 +164,9 @@ def load(
         **given: the environment, network and other objects of the run, as in `make_train`; checkpoints do not contain these.
 
     Raises:
-        CheckpointMismatch: an object is missing, or differs from the run's.
-        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read or does not fit.
-        ConfigError: as in `make_train`; or `config_class` is not a config class.
+        CheckpointMismatch: an object is missing or differs from the run's, or the arrays of the checkpoint do not fit.
+        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
+        ConfigError: an object is invalid, or `config_class` is not a config class.
 
     Example:
         >>> run = purerl.load("runs/a")
@@ -196,7 +197,7 @@ def load(
 
 
 def saved_values(directory: Any) -> dict[str, Any]:
-    """Return the saved config of a run as values by field, whatever the config's class.
+    """Return the saved config of a run as a dict from field to value. The class of the config is not needed.
 
     Raises:
         CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
@@ -205,7 +206,7 @@ def saved_values(directory: Any) -> dict[str, Any]:
 
 
 def saved_layout(directory: pathlib.Path | None) -> int:
-    """Return the recorded number of devices per run, or 1 if no number is known or fewer devices are available."""
+    """Return the saved number of devices per run; 1 if the directory has no such number, or fewer devices are available."""
     if directory is None or not saved_updates(directory / "checkpoints"):
         return 1
     header = read_header(directory / FILE)  # unlike Orbax, `read_header` does not start JAX
@@ -221,7 +222,7 @@ def num_runs(record: dict[str, Any]) -> int:
 
 
 def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None:
-    """Write a state, of one run or of many under `vmap`, as a checkpoint, and wait until the checkpoint is written.
+    """Save a state as a checkpoint, and wait until it is written. The state can have leading run axes, as under `vmap`.
 
     Args:
         directory: directory to save in; created if missing.
@@ -246,13 +247,13 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
 
 
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
-    """Return the state that `save` or `fit` wrote, for this `train`.
+    """Return the state that `save` or `fit` wrote, for a `train` with the same config and objects.
 
     If the newest checkpoint is damaged, `restore` warns and reads the previous one.
 
     Args:
         directory: directory that was given to `save` or `fit`.
-        train: the result of `make_train`; or that of `data_parallel`, on whose devices the state is placed.
+        train: the result of `make_train` or `data_parallel`; with `data_parallel`, the state is placed on the mesh.
         updates: number of finished updates of the checkpoint to read; None reads the newest checkpoint.
 
     Raises:

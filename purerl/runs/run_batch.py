@@ -32,7 +32,8 @@ class Batch:
         cfg: a config, or a batch of configs with leaves `[configs]`.
         configs: all configs, one by one.
         pairs: for each run, the index of its config (None without a batch of configs) and its seed (None if unknown).
-        cfgs: swept values of a batch of configs by field, `[runs]`: arguments of the program. Other values are constants in it.
+        cfgs: swept values of a batch of configs, by field, `[runs]`: arguments of the compiled program, which contains all other
+          values as constants.
         differ: for each config of a batch, its swept values as text: "lr = 0.001, env_params.g = 10"; () without a batch.
         labels: the label of each run: "seed 3", or with a batch of configs "lr = 0.003, seed 3"; "run 3" if the seed is unknown.
         batched: True if states have a leading run axis.
@@ -41,7 +42,7 @@ class Batch:
         devices_per_run: number of devices of one agent.
 
     Args:
-        cfg: a config, or a batch of configs as made by `jax.vmap`.
+        cfg: a config, or a batch of configs, whose fields (some, or all after `jax.vmap`) are arrays `[configs]`.
         seed: seed of the first run; run i of a config begins with `jax.random.key(seed + i)`. None if unknown.
         num_seeds: runs per config.
         objects: the other arguments of `make_train`, by name.
@@ -110,7 +111,7 @@ class Batch:
         return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
 
     def train_of(self, cfg: dict[str, Any]) -> Train:
-        """Return the `Train` of one run as one of its devices computes it. `cfg`: the run's values from `cfgs`."""
+        """Return the `Train` of one run, or of one device's share of it. `cfg`: the run's values from `cfgs`."""
         own = lambda path, x: cfg.get(_name(path), x)
         make = lambda: make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects)
         train = self._share_of(make()) if cfg else self.here
@@ -120,7 +121,7 @@ class Batch:
 
     @property
     def on_host(self) -> bool:
-        """Return True if the environments are external (Python), so that runs are computed one after the other, on one device."""
+        """Return True if the environments are external (Python). Runs are then computed one after the other, on one device."""
         return self.train.env.host is not None
 
     @property
@@ -129,7 +130,7 @@ class Batch:
         return 1 if self.on_host else min(len(jax.devices()) // self.devices_per_run, len(self.pairs))
 
     def mesh(self, rows: int) -> Mesh:
-        """Return the mesh for this number of runs."""
+        """Return the mesh `[groups of devices, devices_per_run]` for a number of runs."""
         groups = min(self.rows, rows)
         devices = np.array(jax.devices()[: groups * self.devices_per_run])
         return Mesh(devices.reshape(groups, self.devices_per_run), (ROWS, DATA))
@@ -153,9 +154,10 @@ class Batch:
         return jax.tree.map(of, axes, is_leaf=lambda x: x is None or isinstance(x, TrainState))
 
     def over(self, function: Callable, in_axes: tuple, out_axes: Any, exact: bool = False) -> Callable:
-        """Return `function(train, ...)` over all runs, each with its config's `Train`. The result takes `cfgs` for `train`.
+        """Return `function(train, ...)` mapped over all runs. The first argument of the returned function is `cfgs`, not `train`.
 
-        If an agent has several devices, all arguments and results other than its state must be equal on all of these devices.
+        Each run has the `Train` of its config. If an agent has several devices, all arguments and results other than its
+        state must be equal on all of these devices.
         """
         of_run = lambda cfg, *args: function(self.train_of(cfg), *args)
         in_axes = (dict.fromkeys(self.cfgs, 0), *in_axes)
@@ -171,7 +173,7 @@ class Batch:
         return over_devices(of_run, in_axes=in_axes, out_axes=out_axes, **options)
 
     def one(self, run: int) -> "Batch":
-        """Return a batch of only the run at an index, with the same label."""
+        """Return a batch that contains only the run with this index, with the same label."""
         alone = Batch(self.configs[run // self.num_seeds], self.pairs[run][1], 1, self.objects)
         alone.pairs, alone.labels = (self.pairs[run],), (self.labels[run],)
         return alone
@@ -197,7 +199,7 @@ class Batch:
 def settled(cfg: OnPolicyConfig) -> Any:
     """Return a batch of configs with a single number for each environment parameter that is equal in all configs.
 
-    `jax.vmap` turns all fields into arrays. A time limit in an array would be an argument of the program, unknown when compiling.
+    `jax.vmap` turns all fields into arrays. A time limit in an array would be unknown when the program is compiled.
     """
     one = lambda x: np.asarray(x).flat[0] if np.ndim(x) and len(np.unique(x)) == 1 else x
     return cfg.replace(env_params={name: one(x) for name, x in cfg.env_params.items()}) if _is_vmapped(cfg) else cfg

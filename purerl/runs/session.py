@@ -96,7 +96,7 @@ class Session:
         self.finite = np.array(saved.record.get("finite", self.finite))
         if self.options.on_nonfinite == "raise" and not self.finite.all():
             label, path = self.trainer.labels[int(np.argmin(self.finite))], self.home.path
-            raise NotFiniteError(f"{label} diverged before {path} was saved; on_nonfinite='ignore' continues the others")
+            raise NotFiniteError(f"{label} diverged before {path} was saved; on_nonfinite='ignore' continues training")
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
         state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
         self.state = self.trainer.restored(state, fresh, saved)
@@ -219,13 +219,13 @@ class Session:
         self._saved_updates = self.updates
 
     def _try(self, write: Callable[..., Any], *args: Any) -> None:
-        """Call a function that saves. With `on_save_error="warn"`, warn of its error, since the next save may succeed."""
+        """Call a function that saves. With `on_save_error="warn"`, only warn about an error: the next save may succeed."""
         try:
             write(*args)
         except CheckpointError as error:
             if self.options.on_save_error == "raise":
                 raise
-            warnings.warn(f"{error}; this checkpoint is missing, and training continues", stacklevel=3)
+            warnings.warn(f"{error}; with on_save_error='warn', training continues", stacklevel=3)
 
 
 def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:

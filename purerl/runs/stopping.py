@@ -52,7 +52,7 @@ class Stopping:
             self._asked = add_rows(self._asked, rows, jax.tree.leaves(rows)[0].shape[-1])
 
     def is_over(self, progress: Progress) -> bool:
-        """Return True if the rule is due and ends the run. The rule gets `progress` with the metrics since its last call."""
+        """Return True if the rule is due and ends the run. The rule receives `progress` with the metrics since its last call."""
         if self._rule is None or not any(progress.updates % every == 0 for every in self._every) or not is_first():
             return False
         if self._rule(progress._replace(metrics=self._asked)):
@@ -62,7 +62,7 @@ class Stopping:
 
 
 def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
-    """Return the saved row from a checkpoint's arrays; a metric that is missing or has another shape starts empty."""
+    """Return the saved row from a checkpoint's arrays. A metric that is missing or has another shape or dtype starts empty."""
 
     def leaf(path: Any, x: np.ndarray) -> np.ndarray:
         saved = arrays.get(jax.tree_util.keystr(path), x)
@@ -75,7 +75,7 @@ def at_return(value: float) -> Rule:
     """Return a rule that ends training once the mean return over all runs is at least `value`.
 
     The rule uses the latest evaluation. Without evaluations, the rule averages each run's mean return in the training episodes
-    since the rule's last call. If no episode of some run has ended since then, training continues.
+    since the rule's last call. If a run has ended no episode since then, training continues.
 
     Raises:
         ConfigError: `value` is not a number.

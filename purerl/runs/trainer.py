@@ -30,7 +30,7 @@ MAX_CHUNK = 1024  # largest number of updates in a chunk: the size of the metric
 
 
 class Trainer(Batch):
-    """A batch of runs that are trained together. The other arguments are those of `Batch`.
+    """A batch of runs that are trained together. All arguments except `exact` are those of `Batch`.
 
     Args:
         exact: make every run bit-identical to the same run alone.
@@ -63,7 +63,7 @@ class Trainer(Batch):
         return jax.eval_shape(lambda: self._first(self.cfgs, self._keys()))
 
     def init(self, updates: int = 0) -> TrainState:
-        """Return an initial state. Each value of `updates` gives different random keys, and so a different state."""
+        """Return an initial state. Its random keys depend on the seeds and on `updates`."""
         return self._jitted_first(self.cfgs, np.asarray(jax.random.key_data(self._keys(updates))))
 
     def _first_of_data(self, cfgs: dict[str, Any], data: jax.Array) -> TrainState:
@@ -80,9 +80,9 @@ class Trainer(Batch):
         return other
 
     def snapshots(self, state: TrainState) -> dict[str, np.ndarray]:
-        """Return a snapshot of each run's external (Python) environments, as bytes `[size]`, by index of the run as text.
+        """Return a dict from the run's index, as text, to a snapshot of the run's external (Python) environments, bytes `[size]`.
 
-        Their state is not part of the training state.
+        The state of external environments is not part of the training state. Without such environments, the dict is empty.
         """
         texts = (json.dumps(snapshot(ticket)).encode() for ticket in _tickets(state)) if self.on_host else ()
         return {str(i): np.frombuffer(text, np.uint8) for i, text in enumerate(texts)}
@@ -92,7 +92,7 @@ class Trainer(Batch):
 
         Args:
             state: the checkpoint's state.
-            fresh: a new initial state of these runs, whose environments are restored and used.
+            fresh: a new initial state of these runs. Its environments are restored from the snapshots, and used in the result.
             saved: the checkpoint.
         """
         if not self.on_host:
@@ -106,7 +106,7 @@ class Trainer(Batch):
         return state.replace(actor=state.actor.replace(env_state=fresh.actor.env_state))
 
     def restart(self, state: TrainState) -> TrainState:
-        """Return an initial state, given with another run's parameters and statistics, with its derived parts recomputed."""
+        """Recompute the derived parts of an initial state that has the parameters and statistics of another run."""
         restart = self._over(lambda train, state: train.restart(state), (Train.seed_axes,), Train.seed_axes)
         return jax.jit(restart)(self.cfgs, state)
 
@@ -116,12 +116,12 @@ class Trainer(Batch):
         return jnp.stack(keys) if self.batched else keys[0]
 
     def row(self) -> dict[str, Any]:
-        """Return the shapes of the metrics of one update, `[(runs)]`."""
+        """Return the shapes of the metrics of one update, `[]`, or `[runs]` if batched."""
         lead = (len(self.labels),) if self.batched else ()
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), self._row)
 
     def chunk(self, state: TrainState, length: int) -> tuple[TrainState, dict[str, Any], np.ndarray]:
-        """Run `length <= MAX_CHUNK` updates; return state, metrics `[(runs,) length]`, finite runs `[runs]`. Donates `state`."""
+        """Run `length <= MAX_CHUNK` updates; return state, metrics `[(runs,) length]`, finite `[runs]`. May donate `state`."""
         state, buffer, finite = self._chunk(self.cfgs, state, np.int32(length))
         buffer, finite = jax.device_get(on_host((buffer, finite)))
         return state, jax.tree.map(lambda x: x[..., :length], buffer), np.atleast_1d(finite)
@@ -146,7 +146,7 @@ class Trainer(Batch):
         compiled at its first call.
 
         Raises:
-            ConfigError: as in `Train.evaluate`; or none of the means has the name `best_by`.
+            ConfigError: an argument of `Train.evaluate` is invalid, or none of the means has the name `best_by`.
         """
 
         def evaluate(train, state):

@@ -17,7 +17,7 @@ INTRINSIC = "['state'].extra['intrinsic']"
 
 
 def last_step(saved: Checkpoint) -> int:
-    """Return the environment steps of a run at its checkpoint, counted from its first step."""
+    """Return the environment steps of one run at a checkpoint, including the steps of the runs that it continues."""
     config = saved.record["config"]
     return saved.record.get("first_step", 0) + saved.updates * config["num_envs"] * config["num_steps"]
 
@@ -27,15 +27,15 @@ def warm_start(
 ) -> TrainState:
     """Return a state with the parameters and statistics of another run, from its checkpoint in a directory.
 
-    With `groups`, only these parts of the parameters are taken, such as "policy/torso", and the statistics with "statistics". A
-    warning names the parameters that keep their initial values.
+    With `groups`, only these groups of parameters, such as "policy/torso", are copied, and the statistics only if "statistics" is
+    one of the groups. A warning names the parameters that keep their initial values.
 
     If several runs start from a single run, each of them gets a copy of that run's parameters and statistics.
-    If both runs have intrinsic rewards, the state of intrinsic rewards is copied too: a predictor is useless without its target.
-    The discounted reward sum of each environment is not copied: the number of environments may differ.
+    Without `groups`, if both runs have intrinsic rewards, the state of intrinsic rewards is copied too: a predictor is useless
+    without its target. The discounted reward sum of each environment is not copied: the number of environments may differ.
 
     Raises:
-        ConfigError: the parameters, the statistics or the units of actions do not fit.
+        ConfigError: the parameters, the statistics or the units of actions do not fit, or a group does not exist.
     """
     if found := unit_differences(saved.record, action_unit):
         raise ConfigError([Problem("init_from", str(directory), text) for text in found])
@@ -60,10 +60,10 @@ def warm_start(
 
 
 def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ...]:
-    """Return how the names of the groups' arrays begin; warn of parameters in no group, which keep their initial values.
+    """Return the prefix of each group's array names. Warn about parameters in no group, which keep their initial values.
 
     Raises:
-        ConfigError: no array belongs to a group.
+        ConfigError: a group has no arrays.
     """
     by_group = {group: WARM[0] + "".join(f"['{part}']" for part in group.split("/")) for group in groups}
     by_group |= {"statistics": WARM[1]} if "statistics" in groups else {}
@@ -78,5 +78,5 @@ def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ..
 
 
 def _is_within(name: str, prefixes: tuple[str, ...]) -> bool:
-    """Return True if an array is one of these parts of a state, or lies below one of them."""
+    """Return True if an array's name is one of these paths in a state, or lies below one of them."""
     return any(name.startswith(prefix) and name[len(prefix) : len(prefix) + 1] in ("", "[", ".") for prefix in prefixes)

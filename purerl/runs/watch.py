@@ -11,7 +11,8 @@ from purerl.runs.processes import is_first
 
 ENOUGH = 10  # updates before the share of skipped updates is judged
 SHARE = 0.1  # largest share of updates that may be skipped without a warning
-# updates before values are judged; largest error without a warning, in units of the change that the value clip allows
+# SETTLED: updates before values are judged. FAR: largest value error without a warning, as a multiple of the change that the
+# value clip allows in all updates so far.
 SETTLED, FAR = 100, 5
 MASKS = {  # metrics that are 0 unless the environment is faulty
     "empty_masks": "observations have an action mask without a valid action, so all actions were allowed; see purerl.check_env",
@@ -22,10 +23,10 @@ REUSED = "resets_reused"
 
 
 class MetricWatch:
-    """Checks the metrics of each chunk, and warns once about each kind of problem.
+    """A check of the metrics of each chunk, which warns once about each kind of problem.
 
-    The kinds are environment resets, skipped updates, invalid masks, first states that are used again, and values that the value
-    clip keeps far from returns.
+    The kinds are environment steps with numbers that are not finite, skipped updates, invalid masks, first states that are used
+    again, and values that the value clip keeps far from returns.
 
     Args:
         labels: labels of the runs.
@@ -71,13 +72,13 @@ class MetricWatch:
                 self._judge_skips(updates - self._began)
 
     def _warn(self, kind: str, text: str) -> None:
-        """Warn, once of each kind, and in the first process alone."""
+        """Warn once about each kind of problem, in the first process only."""
         if kind not in self._warned and is_first():
             warnings.warn(text, stacklevel=4)
         self._warned.add(kind)
 
     def _judge_resets(self, entries: dict[str, np.ndarray], resets: np.ndarray, updates: int, raises: bool) -> None:
-        """Raise an error for an update without a finite step, or warn of steps that are not finite, all `[runs, length]`."""
+        """Raise an error about an update without a finite step, or warn about nonfinite steps. Counts are `[runs, length]`."""
         stacked, useless = np.stack(list(entries.values())), (resets == self._batch_size) & raises
         bad = useless if useless.any() else np.any(stacked, 0)
         place = int(np.argmax(bad.any(0)))
@@ -92,7 +93,7 @@ class MetricWatch:
         self._warn("resets", f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count these steps")
 
     def _judge_values(self, errors: np.ndarray, updates: int, value_clip: float) -> None:
-        """Warn if value errors `[runs]` exceed 5 times what the updates so far can correct, about the clip's range per update."""
+        """Warn if a value error `[runs]` exceeds 5 times the change that the clip allows: about `value_clip` per update."""
         run = int(np.argmax(np.nan_to_num(errors)))
         if errors[run] > FAR * value_clip * updates:
             text = f"{self._labels[run]}: after {updates} updates the value error is {errors[run]:,.0f}"

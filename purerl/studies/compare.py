@@ -34,9 +34,9 @@ def compare(
 
     Args:
         entries: a dict from names to lists of folders; or a list of folders, where each folder is an entry with the folder's
-          name. An entry has all runs in its folders and their subfolders. If these runs have several configs, each config becomes
-          an entry of its own. A task is an environment with its `env_kwargs`, `env_params` and `num_levels`, and has its own
-          column. All entries need the same tasks.
+          name. An entry has all runs in its folders and their subfolders; of a study, only the winner's final runs. If these runs
+          have several configs, each config becomes an entry of its own. A task is an environment with its `env_kwargs`,
+          `env_params`, `randomize` and `num_levels`, and has its own column. All entries need the same tasks.
         score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the learning curve.
         episodes: `training`, whose episodes sample actions while the agent learns; or `evaluation`.
         reference: a dict from each task to a pair of scores, which are normalised to 0 and 1; or a TOML or JSON file of such a

@@ -18,7 +18,7 @@ from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.studies.reading import Scored
 
 POINTS = 40  # number of points of a sample-efficiency curve
-ENTRIES_IN_PAIRS = 6  # with more entries, all others are compared only with the first
+ENTRIES_IN_PAIRS = 6  # with more entries, only the first is compared with each of the others
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ MAX_BYTES_RATIO = 200  # an update needs less memory than this multiple of its s
 
 
 class Program(NamedTuple):
-    """Configs that are trained side by side.
+    """Configs that are trained side by side by one compiled program.
 
     Attributes:
         cfg: a batch of configs, with leaves `[configs]` for the swept floats; a single config if no float is swept.
@@ -53,11 +53,11 @@ def runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]
 
 
 def count_fitting(runs: Trainer, most: int) -> int:
-    """Return the number of configs that fit into memory at once; `most` if all configs of a program fit.
+    """Return the number of configs that fit into memory at once; `most` if the whole program fits.
 
     Args:
-        runs: the runs of the program. They are compiled, for an estimate of their memory, unless they surely fit.
-        most: the number of configs of the whole sweep, so that the smallest program does not limit the others.
+        runs: the runs of the program, which is compiled to estimate its memory, unless it surely fits.
+        most: the result if the program fits: the number of configs of the whole sweep, so that a small program limits no other.
     """
     available, plan = MEMORY_FRACTION * available_bytes(), runs.here.plan
     if runs.share * MAX_BYTES_RATIO * (plan.state_bytes + plan.rollout_bytes) < available:
@@ -68,7 +68,7 @@ def count_fitting(runs: Trainer, most: int) -> int:
 
 
 def lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None:
-    """Lock the plan of a sweep if its directory has one, and the directories of its programs.
+    """If a sweep's directory has a plan, lock this directory and those of the sweep's programs until `planning` closes.
 
     Raises:
         DirectoryLocked: another process holds one of the locks.

@@ -69,7 +69,7 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
 
 
 def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
-    """Return the runs below a folder. Of a study, return only the winner's: its finalists were selected by their scores.
+    """Return the directories of runs in a folder; of a study, only the winner's final runs, since the others served to select it.
 
     Raises:
         CheckpointError: the folder does not exist, or has no such runs.
@@ -245,7 +245,7 @@ class Listed(NamedTuple):
     """Overview of a run's directory.
 
     Attributes:
-        directory: its path.
+        directory: path of the directory.
         algorithm, task: algorithm and task of the run; "" if no checkpoint can be read. The task includes changed parameters.
         runs: number of runs side by side, over seeds and configs.
         steps: finished environment steps of one run.
@@ -253,7 +253,7 @@ class Listed(NamedTuple):
         best: highest mean return of any run, on any task: in an evaluation, or, without evaluations, in the last tenth of
           training; NaN if unknown.
         state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or the reason why the run cannot be read.
-        size: in bytes.
+        size: bytes of all files.
     """
 
     directory: pathlib.Path

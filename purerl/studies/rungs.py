@@ -22,7 +22,7 @@ from purerl.studies import space
 from purerl.studies.steps import Step
 
 Arrays = dict[str, np.ndarray]  # the arrays of a state without its update counter, each with a run axis
-SCORED = 0.2  # the final share of a rung, whose episodes give its score
+SCORED = 0.2  # a score is the mean return over this final share of a rung
 CHUNK_SECONDS = 2.0  # approximate duration of a chunk; a signal takes effect at the end of a chunk
 
 
@@ -32,14 +32,14 @@ def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:
 
 
 def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
-    """Return True for each report whose trial continues: its value is not below the median of all values at its rung.
+    """Return True for each score whose trial continues: the score is not below the median of all scores at the same rung.
 
     The rule was chosen by a simulation, `tests/benchmarks/pruning.py`. For the same number of steps, a rule that allows for the
-    noise of values finds no better trials, since noisy trials profit from the allowance.
+    noise of scores finds no better trials, since noisy trials profit from the allowance.
 
     Args:
-        values: `[reports]` mean over seeds of each report so far; NaN if unknown. An unknown value stops no trial.
-        rungs: `[reports]` rung of each report.
+        values: `[scores]`, each a mean over a trial's seeds after a rung; NaN if unknown. An unknown score stops no trial.
+        rungs: `[scores]` rung of each score.
     """
     reported, at = np.asarray(values, float), np.asarray(rungs)
     kept = np.ones(len(reported), bool)
@@ -51,7 +51,7 @@ def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
 
 
 def check_program(train: Train, rungs: int) -> None:
-    """Raise a ConfigError if a study cannot train this `Train`."""
+    """Raise a ConfigError if a study cannot train with this `Train`."""
     if train.env.host is not None:
         hint = "a study cannot restore the states of external (Python) environments; use purerl.sweep"
         raise ConfigError([Problem("env", train.env.name, hint)])
@@ -60,7 +60,7 @@ def check_program(train: Train, rungs: int) -> None:
 
 
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:
-    """Check that an episode fits into the first rung. Return a warning if no number of rungs would help, else "".
+    """Check that an episode fits into the first rung. If it fits with no number of rungs, return a warning, otherwise "".
 
     Raises:
         ConfigError: the first rung is too short, and fewer rungs would make it long enough.
@@ -80,14 +80,15 @@ def check_rungs(trains: Iterable[Train], rungs: int) -> str:
 
 
 class RungTrainer:
-    """Trains batches of trials to the end of a rung.
+    """The trainer of batches of trials, each to the end of a rung.
 
-    No program is compiled twice: the floats of a config are arguments.
+    Batches of the same size with the same static values share a compiled program, whose arguments are the configs' floats.
 
     Args:
-        cfg, objects: as in `tune`.
-        options: as in `Search`.
-        limit: as in `Study`.
+        cfg: the config; a batch replaces its tuned fields.
+        options: a dict with `num_seeds`, `rungs`, `at_once` and `seed`, as arguments of `tune`.
+        objects: `env`, `network` and other arguments of `make_train`.
+        limit: a function that returns the reason to stop training, or None to continue.
     """
 
     def __init__(self, cfg: OnPolicyConfig, options: dict[str, Any], objects: dict[str, Any], limit: Callable[[], Any]):
@@ -95,14 +96,14 @@ class RungTrainer:
         self._programs: dict[str, Trainer] = {}
 
     def train(self, batch: Step, states: list[Arrays] | None) -> tuple[Step, list[Arrays]] | None:
-        """Return the step with scores, and the final state of each trial; None if the study is stopped before the rung's end.
+        """Train a batch. Return it with scores, and each trial's state; None if the study is stopped before the rung's end.
 
         Args:
-            batch: the step's rung, program, trials and points.
-            states: state of each trial at the beginning of the rung; None to train from the very beginning.
+            batch: the rung, the static values, the trials and their hyperparameters.
+            states: state of each trial at the beginning of the rung; None to train from the first update.
         """
         before, count, seeds = time.perf_counter(), len(batch.trials), self._options["num_seeds"]
-        # For the last few trials, compiling a smaller program is cheaper than training beside copies of them.
+        # For the last few trials, compiling a smaller program is cheaper than training copies of these trials, too.
         rows = min(self._options["at_once"], 1 << (count - 1).bit_length())
         copies = lambda each: [*each, *[each[-1]] * (rows - count)]
         runs = self._runs(batch.static, copies(batch.points))
@@ -124,8 +125,8 @@ class RungTrainer:
     ) -> tuple[TrainState, np.ndarray, np.ndarray] | None:
         """Train a batch for this many updates, a chunk at a time; return None if the study is stopped before the end.
 
-        Return the state, the scores in the rung `[trials, seeds]` (NaN if a run diverged or no episode ended), and for each trial
-        True if every seed is finite.
+        Return the state, the scores in the rung `[trials, seeds]` (NaN if a run diverged or no episode ended), and a bool per
+        trial, which is True if no seed diverged.
         """
         rows, finite, done, length, before = [], np.ones(0, bool), 0, 1, time.perf_counter()
         while done < updates:
@@ -142,7 +143,7 @@ class RungTrainer:
         return state, scores.reshape(shape), np.all(finite.reshape(shape), axis=1)
 
     def _runs(self, static: dict[str, Any], points: list[dict[str, Any]]) -> Trainer:
-        """Return the runs of these points, with the compiled program of their static values."""
+        """Return the `Trainer` of these hyperparameters, with the compiled program for the static values."""
         floats = [path for path in points[0] if not space.is_static(self._cfg, path)]
         batch = space.stack_configs(self._cfg, points, floats or None)
         name = json.dumps([static, len(points)])
@@ -157,12 +158,12 @@ class RungTrainer:
 
 
 def split(arrays: Arrays, count: int) -> list[Arrays]:
-    """Return each trial's arrays, from arrays of `count` trials side by side."""
+    """Split the arrays of `count` trials, concatenated along the first axis, into the arrays of each trial."""
     return [dict(zip(arrays, parts, strict=True)) for parts in zip(*(np.split(x, count) for x in arrays.values()), strict=True)]
 
 
 def _join(states: list[Arrays], fresh: TrainState, template: TrainState, updates: int) -> TrainState:
-    """Join the states of trials after `updates` updates, side by side, on the devices of the fresh state."""
+    """Concatenate the states of trials after `updates` updates, and place them on the devices of the state `fresh`."""
     arrays = {path: np.concatenate([state[path] for state in states]) for path in states[0]}
     joined = to_tree(arrays, template.replace(clock=None)).replace(clock=clock_at(updates))
     return jax.tree.map(lambda x, like: placed(x, like.sharding), joined, fresh)

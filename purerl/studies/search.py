@@ -1,4 +1,4 @@
-"""Proposals of new trials: Optuna draws their points, given the steps so far."""
+"""Proposals of new trials: Optuna samples their hyperparameters, given the batches trained so far."""
 
 import dataclasses
 import logging
@@ -14,19 +14,20 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.studies import space
 from purerl.studies.steps import Step, trials_of
 
-FIRST_DRAWS = 8  # minimum number of random draws before TPE uses its model
-MOST_LISTED = 100_000  # with more combinations of static values, Optuna draws them instead
+FIRST_DRAWS = 8  # minimum number of random trials before TPE uses its model
+MOST_LISTED = 100_000  # with more combinations, all static, Optuna samples instead of choosing from a list
 
-Point = dict[str, Any]
+Point = dict[str, Any]  # the hyperparameters of a trial, by field
 
 
 @dataclasses.dataclass
 class Search:
-    """Proposes trials, prunes trials if there is a pruner, and estimates importances, all from the steps. Optuna stores nothing.
+    """Optuna's part of a study: proposals, custom pruning and importances, from the trained batches. Optuna saves no file.
 
     Args:
-        cfg, values, trials, sampler, pruner: as in `tune`.
+        cfg, values, trials: the config, the values to try by field, and the number of configs to try.
         options: options that a continued study must keep: num_seeds, rungs, at_once, seed, and the description of the objects.
+        sampler, pruner: a function from a seed to an Optuna sampler, or None for TPE; an Optuna pruner, or None.
     """
 
     cfg: OnPolicyConfig
@@ -38,7 +39,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._optuna = _import_optuna()
-        self._attrs: dict[int, dict[str, Any]] = {}  # notes of samplers and pruners, by trial
+        self._attrs: dict[int, dict[str, Any]] = {}  # `system_attrs`, where Optuna's samplers and pruners keep data, by trial
         self._distributions = {path: self._distribution_of(path, x) for path, x in self.values.items()}
 
     def _distribution_of(self, path: str, values: space.Values) -> Any:
@@ -50,10 +51,10 @@ class Search:
         return kinds.FloatDistribution(values.low, values.high, log=values.log)
 
     def new_batch(self, steps: Sequence[Step]) -> Step | None:
-        """Return new trials, all of one program; None if there are enough trials.
+        """Return new trials with the same static values; None if there are enough trials.
 
-        If there are no more points than trials, each point is tried once. If all fields are static, and at most `MOST_LISTED`
-        points exist, no point is tried twice.
+        If there are at most as many combinations of values as trials, each combination is tried once. If all fields are static
+        and have at most `MOST_LISTED` combinations, none is tried twice.
         """
         known = [trial.point for trial in trials_of(steps, self.options["rungs"]).values()]
         count, points = min(self.options["at_once"], self.trials - len(known)), space.num_points(self.cfg, self.values)
@@ -63,7 +64,7 @@ class Search:
         if points <= self.trials or (is_static and points <= MOST_LISTED):
             tried = {space.in_words(point, space.EXACT) for point in known}
             untried = [x for x in space.all_points(self.values) if space.in_words(x, space.EXACT) not in tried]
-            if points > self.trials:  # the first points in order would be a biased sample
+            if points > self.trials:  # the first combinations in order would be a biased sample
                 np.random.default_rng([self.options["seed"], len(known)]).shuffle(untried)
             found = [x for x in untried if self._static(x) == self._static(untried[0])][:count]
             drawn = list(map(self._drawn_of, found))
@@ -76,7 +77,7 @@ class Search:
         return Step(0, self._static(found[0]), numbers, tuple(found), drawn=tuple(drawn))
 
     def _ask(self, steps: Sequence[Step], known: list[Point], count: int) -> list[Point]:
-        """Return Optuna's draws for new trials. With enough batches, each program is tried once before Optuna chooses one."""
+        """Return Optuna's parameters of new trials. With enough batches, first try each combination of static values once."""
         static, fixed = {path: x for path, x in self.values.items() if space.is_static(self.cfg, path)}, {}
         if space.num_points(self.cfg, static) <= -(-self.trials // self.options["at_once"]):
             tried = [self._static(point) for point in known]
@@ -85,8 +86,8 @@ class Search:
         seed, startup = self.options["seed"] + 1 + len(steps), max(self.options["at_once"], FIRST_DRAWS)
         tpe = {"multivariate": True, "constant_liar": True, "n_startup_trials": startup}
         sampler = samplers.TPESampler(seed=seed, **tpe) if self.sampler is None else self.sampler(seed)
-        # TPE treats running trials as bad, and does not count them as startup trials. But waiting trials are the better half of
-        # their rung, so TPE sees them as pruned trials with their current scores.
+        # TPE treats running trials as bad, and does not count them as startup trials. But waiting trials are among the better
+        # trials of their rung, so TPE receives them as pruned trials with their current scores.
         study = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING)
         for _ in range(count):
             with warnings.catch_warnings():
@@ -99,7 +100,7 @@ class Search:
         return drawn
 
     def pruned(self, steps: Sequence[Step], step: Step) -> set[int]:
-        """Return the trials of a new step that the pruner stops."""
+        """Return the numbers of the trials that the pruner stops, out of a batch that has just been trained."""
         study = self._study([*steps, step._replace(kept=step.trials)], self._optuna.trial.TrialState.RUNNING)
         trials = {number: study.get_trials(deepcopy=False)[number] for number in step.trials}
         found = {number for number, trial in trials.items() if number not in step.unknown and self.pruner.prune(study, trial)}
@@ -127,11 +128,11 @@ class Search:
         for number, trial in sorted(trials_of(steps, self.options["rungs"]).items()):
             state = {"completed": states.COMPLETE, "waiting": waiting}.get(trial.status, states.PRUNED)
             if (trial.completed and math.isnan(trial.score)) or (state == waiting == states.PRUNED and not values[number]):
-                state = states.FAIL  # its score is unknown
+                state = states.FAIL  # the score of this trial is unknown
             made = self._optuna.trial.create_trial(
                 state=state,
                 value=trial.score if state == states.COMPLETE else None,
-                params=drawn.get(number) or self._drawn_of(trial.point),  # older studies did not store drawn parameters
+                params=drawn.get(number) or self._drawn_of(trial.point),  # older versions did not store Optuna's parameters
                 distributions=self._distributions,
                 intermediate_values=values[number],
                 system_attrs=self._attrs.get(number),
@@ -140,11 +141,11 @@ class Search:
         return study
 
     def restore(self, point: Point) -> Point:
-        """Return a point, read from JSON, with its original types."""
+        """Convert hyperparameters that were read from JSON back to their original types."""
         return self._point_of(self._drawn_of(point))
 
     def _point_of(self, drawn: Point) -> Point:
-        """Return drawn parameters as config values. Floats from a range are rounded to `Range.digits`."""
+        """Convert Optuna's parameters to config values. Floats from a range are rounded to `Range.digits`."""
         point = dict(drawn)
         for path, x in self.values.items():
             if isinstance(x, tuple):
@@ -154,7 +155,7 @@ class Search:
         return point
 
     def _drawn_of(self, point: Point) -> Point:
-        """Return a point as Optuna's parameters."""
+        """Convert config values to Optuna's parameters."""
         return {path: _word(x) if isinstance(self.values[path], tuple) else x for path, x in point.items()}
 
     def _static(self, point: Point) -> Point:

@@ -1,4 +1,4 @@
-"""Values to try for single fields of a config, given on the command line or in Python."""
+"""Values to try for fields of a config, from the command line or from Python. A point is a dict with one value per field."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ class Range:
 
     Args:
         low, high: the ends, both included.
-        log: draw uniformly in the logarithm of the number.
+        log: sample uniformly in the logarithm of the number.
 
     Example:
         >>> purerl.Range(1e-5, 1e-3, log=True).at(0.5)
@@ -46,7 +46,7 @@ class Range:
 
     @property
     def digits(self) -> int:
-        """Return the number of significant digits that distinguish a hundred steps across the range; at least 3."""
+        """Return the number of significant digits that distinguish a hundred equidistant numbers in the range; from 3 to 9."""
         wide = math.log(self.high / self.low) if self.log else self.high - self.low
         if wide <= 0:
             return EXACT
@@ -58,19 +58,19 @@ class Range:
 
 
 EXACT = 9  # significant digits that identify a float32
-TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # compiled into the program
+TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # each value needs its own compiled program
 PARAMETERS = ("env_params", "env_kwargs")  # fields whose entries are swept one by one
 FLOATS = ("env_params", "randomize")  # fields whose entries are floats
 Values = Range | tuple  # values to try for a field
 
 
 def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
-    """Return the values to try, by field, from the texts of a flag.
+    """Parse the texts of a flag, and return the values to try by field.
 
     Forms: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward" and "lr=1e-5:1e-2:log".
 
     Raises:
-        ConfigError: a name is not a field, or a range is not one of numbers. `checked` checks the values.
+        ConfigError: a name is not a field or is given twice, or the ends of a range are not numbers. `checked` checks the values.
     """
     found, values = [], {}
     for text in texts:
@@ -87,7 +87,7 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
 
 
 def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
-    """Check values to try, and return them as ranges and tuples, by the path of their field.
+    """Check values to try, and return a dict from the path of each field to its range or tuple of values.
 
     Raises:
         ConfigError: a name is not a field, or the values of a field are missing or invalid.
@@ -144,17 +144,17 @@ def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
 
 
 def is_static(cfg: OnPolicyConfig, path: str) -> bool:
-    """Return True if each value of the field needs a program of its own."""
+    """Return True if each value of the field needs its own compiled program."""
     return path in TIME_LIMITS or bool(_field(cfg, path).metadata.get("static"))
 
 
 def static_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a point that are compiled into its program, as JSON."""
+    """Return the static values of a point, which are compiled into the program, with JSON types."""
     return json.loads(json.dumps({path: to_json(x) for path, x in point.items() if is_static(cfg, path)}))
 
 
 def group_points(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[int]]]:
-    """Return, for each program, its static values and the indices of its points."""
+    """Group points that can share a compiled program; return each group's static values, and the indices of its points."""
     groups: dict[Any, tuple[dict[str, Any], list[int]]] = {}
     for place, point in enumerate(points):
         static = {path: x for path, x in point.items() if is_static(cfg, path)}
@@ -164,7 +164,7 @@ def group_points(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]]) -> list[
 
 
 def stack_configs(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]], paths: Collection[str] | None) -> OnPolicyConfig:
-    """Return the configs of points as one batch, with arrays `[points]` for the floats in `paths`, or for all floats if None."""
+    """Return a batch of one config per point, with arrays `[points]` for the floats in `paths`; None means all floats."""
 
     def leaf(path, *xs):
         is_array = paths is None or jax.tree_util.keystr(path, simple=True, separator=".") in paths
@@ -174,7 +174,7 @@ def stack_configs(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]], paths: 
 
 
 def num_points(cfg: OnPolicyConfig, values: dict[str, Values]) -> float:
-    """Return the number of points; infinite if a field that is not an int has a range."""
+    """Return the number of combinations of values; infinite if a float field has a range."""
     count = lambda path, x: len(x) if isinstance(x, tuple) else x.high - x.low + 1 if is_int_field(cfg, path) else math.inf
     return math.prod(count(path, x) for path, x in values.items())
 
@@ -186,7 +186,7 @@ def all_points(values: dict[str, Values]) -> list[dict[str, Any]]:
 
 
 def draw_points(cfg: OnPolicyConfig, values: dict[str, Values], draws: int, method: str, seed: int) -> list[dict[str, Any]]:
-    """Draw points from ranges and lists, by the `sobol` or the `random` method."""
+    """Sample points from ranges and lists, by the method `sobol` or `random`."""
     if method == "sobol":
         from scipy.stats import qmc
 
@@ -224,7 +224,7 @@ def value_in_words(value: Any, digits: int = 6) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value of a point for JSON; an infinite float, such as "auto", becomes a string."""
+    """Convert a value for JSON; a float that is not finite, such as the number for "auto", becomes a string."""
     return value_in_words(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -250,7 +250,7 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
     if outer in PARAMETERS:
         hint = f"must name one parameter, such as {outer}.g"
     elif outer == "randomize":
-        hint = f"must name a number of a distribution of the config, such as {', '.join(drawn) or 'randomize.g.low'}"
+        hint = f"must name one number of a distribution in randomize, such as {', '.join(drawn) or 'randomize.g.low'}"
     elif path in inner:
         hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
     else:
@@ -280,7 +280,7 @@ def _range_hint(cfg: OnPolicyConfig, path: str, x: Range) -> str:
     if not is_finite or x.low >= x.high or (x.log and x.low <= 0):
         return "needs finite numbers low < high, and low > 0 with log"
     if not _is_number(cfg, path):
-        return "is not a number, and has no range; list its values"
+        return "a field that is not a number cannot have a range; list the values to try"
     is_whole = float(x.low).is_integer() and float(x.high).is_integer()
     return "needs whole numbers low < high" if is_int_field(cfg, path) and not is_whole else ""
 
@@ -320,7 +320,7 @@ def _range_of(text: str, given: str) -> Range:
 
 
 def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
-    """Return the value of a field from its text; if the text has no such value, return the text, which `checked` refuses."""
+    """Parse the text of a field's value. If parsing fails, return the text, which `checked` refuses."""
     field, text = _field(cfg, path), text.strip()
     if path.startswith("env_kwargs."):
         return parse_json(text)

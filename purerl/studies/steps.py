@@ -1,4 +1,4 @@
-"""The steps of a study, the lines of its journal, and the trials that result from the steps."""
+"""Batches of trials trained to the end of a rung, the lines that record them in the journal, and the resulting trials."""
 
 import json
 import math
@@ -13,19 +13,19 @@ from purerl.studies import space
 
 
 class Step(NamedTuple):
-    """A batch of trials that trained to the end of a rung: one line of the journal.
+    """A batch of trials for one rung, before or after training. Each trained batch is a line of the journal.
 
     Attributes:
-        rung: from 0.
+        rung: number of the rung, from 0.
         static: values that are compiled into the program, by field.
         trials: numbers of the trials.
-        points: values of each trial, by field.
+        points: hyperparameters of each trial, by field.
         scores: `[trials][seeds]`, mean returns at the end of the rung; NaN if no episode ended, or the run diverged.
-        kept: numbers of the trials that continue to the next rung; in the last rung, of those that completed it.
-        env_steps: environment steps of this step.
-        seconds: duration of this step.
+        kept: numbers of the trials that continue to the next rung or, after the last rung, that completed their training.
+        env_steps: environment steps in this rung, over all trials and seeds.
+        seconds: seconds of compilation and training.
         diverged: numbers of the trials with a diverged run.
-        drawn: in the first rung, each trial's parameters as Optuna drew them. The numbers in `points` are rounded.
+        drawn: in the first rung, each trial's parameters as Optuna sampled them; in `points`, floats are rounded.
     """
 
     rung: int
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
     @property
     def values(self) -> list[float]:
-        """Return each trial's mean over seeds; NaN if a seed has no score."""
+        """Return each trial's mean score over seeds; NaN if a seed has no score."""
         return [float(np.mean(scores)) for scores in self.scores]
 
     @property
@@ -54,8 +54,8 @@ class Trial(NamedTuple):
     """A config that was tried.
 
     Attributes:
-        number: from 0.
-        point: values of the config, by field.
+        number: number of the trial, from 0.
+        point: hyperparameters, by field.
         rung: the last rung that the trial finished, from 0.
         status: `waiting` for its next rung, `stopped` by the pruner, `diverged`, or `completed`.
         scores: `[seeds]` mean returns at the end of that rung; NaN if the seed diverged or none of its episodes ended.
@@ -85,7 +85,7 @@ class Trial(NamedTuple):
 
 
 def trials_of(steps: Iterable[Step], rungs: int) -> dict[int, Trial]:
-    """Return the trials after these steps, by number; the trials that were trained last come last."""
+    """Return the trials of these batches by number, in the order of each trial's latest training."""
     found = {}
     for step in steps:
         going = "completed" if step.rung + 1 == rungs else "waiting"
@@ -97,7 +97,7 @@ def trials_of(steps: Iterable[Step], rungs: int) -> dict[int, Trial]:
 
 
 def line_of(step: Step) -> bytes:
-    """Return the journal line of a step, with a checksum."""
+    """Return a trained batch as a line of the journal, with a checksum."""
     found = step._asdict()
     found["points"] = [{path: space.to_json(x) for path, x in point.items()} for point in step.points]
     found["scores"] = [[x if math.isfinite(x) else None for x in row] for row in step.scores]
@@ -105,7 +105,7 @@ def line_of(step: Step) -> bytes:
 
 
 def step_of(line: bytes) -> Step | None:
-    """Return the step of a journal line, or None if the line is damaged."""
+    """Return the trained batch in a line of the journal; None if the line is damaged."""
     try:
         found = json.loads(line)
         mark = found.pop("check")

@@ -25,19 +25,20 @@ STUDY = "study.json"
 
 
 class Study:
-    """The steps of a study so far, and the next step.
+    """The trained batches of a study, and the choice and the training of the next batch.
 
-    All else follows from the steps. Each step is a line of `trials.jsonl`, written after the states for the next rung are saved.
+    With the default sampler and pruner, all choices depend only on these batches. Each batch is a line of `trials.jsonl`, written
+    after the states for the next rung are saved.
 
     Attributes:
-        search: proposes the points to try.
-        steps: the steps so far.
+        search: proposes the hyperparameters to try.
+        steps: the trained batches.
 
     Args:
-        search, trainer: search and trainer of the trials.
-        home: directory of the study, or None.
-        search_hours: as in `tune`.
-        limit: a function that returns the reason to end early, or None to go on.
+        search, trainer: the search, which proposes trials, and the trainer of their batches.
+        home: directory of the study; None saves nothing.
+        search_hours: begin no new trials after this many hours of training trials; 0 for no limit.
+        limit: a function that returns the reason to end early, or None to continue.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Study:
         journal, lines = home / "trials.jsonl", []
         for line in read_file(journal).splitlines():
             if (step := step_of(line)) is None:
-                warnings.warn(f"{journal}: a line is damaged; the study continues from the line before", stacklevel=4)
+                warnings.warn(f"{journal}: a line is damaged; the study continues without this and all later lines", stacklevel=4)
                 break
             lines.append(line + b"\n")
             self.steps.append(step._replace(points=tuple(map(self.search.restore, step.points))))
@@ -77,7 +78,7 @@ class Study:
                 self._states |= {n: x for n, x in zip(self.steps[i].kept, states, strict=True) if source[n] == i}
 
     def _sources(self) -> dict[int, int]:
-        """Return the index of the step that stored a trial's latest state, by number of the trial."""
+        """Return the index of the batch that saved each trial's latest state, by number of the trial."""
         return {number: i for i, step in enumerate(self.steps) for number in step.kept}
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class Study:
     # --- the next step ------------------------------------------------------------------------------------------------
 
     def next(self) -> Step | None:
-        """Train the next batch and return its step; return None if the study is done or stopped."""
+        """Train the next batch and return it with scores; return None if the study is done or stopped."""
         batch = None if self._limit() is not None else self._next_batch()
         trained = None if batch is None else self._train(batch)
         if trained is None:
@@ -120,7 +121,7 @@ class Study:
         return self._waiting_batch(self._options["at_once"], latest=True) or new() or self._waiting_batch(1, latest=False)
 
     def _waiting_batch(self, least: int, latest: bool) -> Step | None:
-        """Return waiting trials of one program, from the latest or earliest rung for which at least `least` wait; else None."""
+        """Return waiting trials with the same static values, for the latest or earliest rung with `least` or more; or None."""
         groups: dict[tuple[int, str], list[Trial]] = {}
         for trial in self._found().values():
             if trial.status == "waiting":
@@ -133,12 +134,12 @@ class Study:
         return Step(enough[0][0], json.loads(enough[0][1]), tuple(x.number for x in batch), tuple(x.point for x in batch))
 
     def _train(self, batch: Step) -> tuple[Step, list[Arrays]] | None:
-        """Return the step with scores, and the final state of each trial; None if the study is stopped before the rung's end."""
+        """Train a batch. Return it with scores, and each trial's state; None if the study is stopped before the rung's end."""
         states = [self._states[number] for number in batch.trials if number in self._states] if batch.rung else []
         return self._trainer.train(batch, states if len(states) == len(batch.trials) else None)
 
     def _judge(self, step: Step) -> tuple[int, ...]:
-        """Return the trials that continue; in the last rung, all trials that did not diverge."""
+        """Return the numbers of the trials that continue; in the last rung, of all trials that did not diverge."""
         whole = tuple(number for number in step.trials if number not in step.diverged)
         if step.rung + 1 == self._options["rungs"]:
             return whole
@@ -165,7 +166,7 @@ class Study:
         return sorted(self._found().values(), key=lambda x: (-x.completed, -x.rung, x.rank, x.number))
 
     def best(self, count: int) -> list[Trial]:
-        """Return up to `count` completed trials that have a score, the best first; of trials with equal points, only the best."""
+        """Return up to `count` completed trials that have a score, the best first; of equal configs, only the best."""
         scored = sorted((x for x in self._found().values() if x.completed and not math.isnan(x.score)), key=lambda x: x.number)
         different = {space.in_words(x.point, space.EXACT): x for x in sorted(scored, key=lambda x: x.rank, reverse=True)}
         return sorted(different.values(), key=lambda x: x.rank)[:count]

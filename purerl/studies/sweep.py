@@ -1,4 +1,4 @@
-"""Sweeps: many configs. Configs with the same static fields share a program, as far as memory allows."""
+"""Sweeps of many configs. Configs with the same static values share a compiled program, as far as memory allows."""
 
 import contextlib
 import dataclasses
@@ -102,20 +102,20 @@ class Sweep:
         max_hours: float = 0.0,
         **options: Any,
     ) -> "SweepResult":
-        """Train all configs with `purerl.fit`, one program after the other.
+        """Train all configs with `purerl.fit`, one `Program`, a batch of configs, after the other.
 
-        After a kill, the same call continues the sweep. The directory of a sweep with one program is the directory of a run. With
-        several programs, each has a directory of its own inside. `sweep.json` lists the configs of each program.
+        After a kill, the same call continues the sweep. If the sweep has one program, its directory is the directory of a run.
+        With several programs, each has its own directory inside. `sweep.json` lists the configs of each program.
 
         If a run diverges, it has no score and the other runs continue, unless `on_nonfinite` is "raise".
 
         Args:
-            seed, num_seeds: as in `fit`; all configs have the same seeds.
+            seed, num_seeds: first seed and number of seeds per config; all configs have the same seeds.
             directory: directory of checkpoints, metrics and evaluations; None saves nothing.
-            at_once: largest number of configs in a program; if None, as many as fit into memory, by the compiler's estimate. A
-              resumed sweep keeps its first `at_once`.
-            recorders: `(directory of a program, the program's configs) -> recorders`; the result is as in `fit`.
-            max_hours: as in `fit`, for the whole sweep.
+            at_once: largest number of configs in a program; if None, as many as fit into memory by the compiler's estimate, or
+              all in a job of several processes. A resumed sweep keeps its first `at_once`.
+            recorders: a function from a program's directory (or None) and batch of configs to the recorders for `fit`.
+            max_hours: end and save the sweep after this many hours of this call; 0 for no limit.
             **options: other arguments of `fit`.
 
         Raises:
@@ -248,12 +248,13 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
 
     Args:
         cfg: the config from which all configs are made.
-        values: a dict from fields to lists of values, for all combinations, of which the last field varies fastest; or a
-          list of dicts with one value per field, for these configs. Nested fields have dots: "rnd.int_coef", "env_params.g",
+        values: a dict from fields to lists of values, for one config per combination (the last field varies fastest); or a
+          list with one dict per config, from fields to values. Nested fields have dots: "rnd.int_coef", "env_params.g",
           "randomize.g.low".
-        draws: if above 0, draw this many configs instead, from lists or `purerl.Range`s; equal draws count once.
-        method: `sobol` draws a scrambled Sobol sequence, which fills the space evenly; `random` draws independent configs.
-        seed: seed of the draws.
+        draws: if above 0, sample this many configs from lists or `purerl.Range`s, and keep one of equal configs; 0 for all
+          combinations.
+        method: `sobol` samples a scrambled Sobol sequence, which fills the space evenly; `random` samples independent configs.
+        seed: seed of the samples.
 
     Raises:
         ConfigError: a field does not exist, a value is wrong, or a range is given without `draws`.

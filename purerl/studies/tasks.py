@@ -29,8 +29,8 @@ def task_of(record: dict[str, Any], config: int | None = None, evaluated: dict[s
 
     Args:
         record: record of a checkpoint.
-        config: index in a batch of configs, or None.
-        evaluated: for scores of evaluations, how their episodes differ from those of training.
+        config: index of the config in a batch; None for a single config, or for the task of the whole batch.
+        evaluated: for scores of evaluations, the evaluation settings, of which `env_params` and `max_steps` change the task.
     """
     values, objects, evaluated = record["config"], record.get("objects", {}), evaluated or {}
     params = {name: _number(x, config) for name, x in values.get("env_params", {}).items()}
@@ -54,7 +54,7 @@ def task_of_config(cfg: OnPolicyConfig) -> Task:
 
 
 def names_of(tasks: Iterable[Task]) -> dict[Task, str]:
-    """Return a name for each task. Tasks that share a name also show how their descriptions differ."""
+    """Return a name for each task. If tasks share a name, the differences of their descriptions are added."""
     tasks, found = tuple(dict.fromkeys(tasks)), {}
     for task in tasks:
         others = [dict(other.own) for other in tasks if other.name == task.name]
@@ -69,7 +69,7 @@ def is_of_task(path: str) -> bool:
 
 
 def _number(value: Any, config: int | None) -> str:
-    """Return a parameter as text, equal for equal float32 numbers. Of a batch, return the value of `config`, or all if None."""
+    """Return a parameter as text, equal for equal float32 numbers; of a batch, that of `config`, or all if `config` is None."""
     if isinstance(value, list):
         return _number(value[config], None) if config is not None else ", ".join(_number(x, None) for x in value)
     return str(value) if is_int(value) else np.format_float_positional(np.float32(value), trim="-")

@@ -1,8 +1,9 @@
-"""Tuning: Optuna proposes hyperparameters, batches of trials train as one program, and the worse half of each rung stops.
+"""Tuning of hyperparameters, which Optuna proposes: trials train in batches, and bad trials stop early.
 
-A trial is a config with a few seeds. Its training is divided into rungs: each ends at twice the steps of the previous rung. The
-trials of a batch train side by side to the end of their rung. Trials that the pruner stops are replaced by trials that wait for
-the next rung, once these fill a batch, or else by new trials. No new program is compiled: a config's floats are arguments.
+A trial is a config with a few seeds. Its training is divided into rungs: each rung ends at twice the steps of the previous rung.
+The trials of a batch train side by side to the end of their rung, where the pruner stops some of them. The next batch consists of
+trials that wait for their next rung if these fill a batch, otherwise of new trials, and at last of the remaining waiting trials.
+Each batch size and each combination of static values, such as `num_steps`, is compiled once; a config's floats are arguments.
 
 The same call continues a killed study after the last complete batch. The interrupted batch is trained again, and counts once.
 """
@@ -54,15 +55,15 @@ RULES = {
         Rule("must be an Optuna pruner object", lambda x: callable(getattr(x, "prune", None)) and not callable(x))
     ),
 }
-MOST_CHECKED = 32  # if there are more programs, only the first is checked before training
+MOST_CHECKED = 32  # with more combinations of static values, only the first is checked before training
 
 
 class Tuned(NamedTuple):
     """The result of tuning, finished or interrupted.
 
     Attributes:
-        cfg: the best config; None if the study was stopped before the choice, for the reason in `stopped_by`.
-        point: the values by which the best config differs from the config passed to `tune`, by field.
+        cfg: the best config; None if the study was stopped before a config was chosen.
+        point: the values of the tuned fields in the best config, by field.
         summary: score of the best config, with seeds that were used neither in the search nor to choose among the finalists.
         trials: all trials, the best first; completed trials come before others.
         finalists: labels of the best trials and their scores with seeds that the search did not use, the best first.
@@ -100,7 +101,7 @@ class Tuned(NamedTuple):
         return as_toml(self._chosen())
 
     def preset_line(self) -> str:
-        """Return the best config as a line of Python."""
+        """Return the best config as an entry of a Python dict, from the environment id to the config."""
         cfg = self._chosen()
         return f'"{cfg.env}": {as_code(cfg)},'
 
@@ -129,37 +130,38 @@ def tune(
     watch: Callable[[Step], None] | None = None,
     **objects: Any,
 ) -> Tuned:
-    """Search for good hyperparameters with Optuna's samplers and pruners. This needs `pip install '.[tune]'`.
+    """Search for good hyperparameters, which an Optuna sampler proposes. This needs `pip install '.[tune]'`.
 
-    A trial's score is the mean return over its seeds in the last fifth of a rung. All trials have the same seeds. A trial stops
-    if its score is below the median of all scores at that rung so far, or if a seed diverges. If some seed finished no episode,
-    the trial continues. The best completed trials, the finalists, are trained again with other seeds, and the best of them wins.
-    A third set of seeds gives the winner's reported score.
+    A trial is trained in rungs, each to twice the steps of the previous rung. A trial's score is the mean return over its seeds
+    in the last fifth of a rung. All trials have the same seeds. After a rung, a trial stops if its score is below the median of
+    all scores at that rung so far, or if a seed diverges. If some seed finished no episode in the rung, the trial continues. The
+    best completed trials, the finalists, are trained again with other seeds, and the best finalist wins. The reported score of
+    the winner is from a third set of seeds.
 
     Args:
         cfg: the config; fields that are not in `values` stay fixed.
-        values: a dict from fields to a `purerl.Range` or a list. Each combination of static values is a program of its own. The
-          environment and its parameters cannot be tuned, since scores of different tasks cannot be ranked.
-        trials: number of configs to try. If there are no more combinations of values than this, each is tried once.
+        values: a dict from fields to a `purerl.Range` or list. Each combination of values of static fields, such as `num_steps`,
+          is compiled separately. The environment and its parameters cannot be tuned: scores of different tasks cannot be ranked.
+        trials: number of configs to try. If there are at most this many combinations of values, each is tried once.
         num_seeds: seeds per trial.
-        directory: directory of the study and of the finalists' runs; None saves nothing. The same call continues a killed study.
-          A later call may ask for more `trials`.
-        rungs: number of rungs. The first ends at `1 / 2**(rungs - 1)` of training, and must be at least as long as an episode.
-        at_once: number of trials in a program. If None, `trials / (2 * combinations of static values)`, from 1 to 16; a study
-          that continues keeps its first number. If all fields in `values` are static, the number is always 1.
+        directory: directory of the study, and of the runs of its finalists and its winner; None saves nothing. The same call
+          continues a killed study. A later call may ask for more `trials`.
+        rungs: number of rungs. The first ends at `1 / 2**(rungs - 1)` of training, and must be long enough for an episode.
+        at_once: largest number of trials in a batch; always 1 if all fields in `values` are static. If None, a continued study
+          keeps its number, and a new study uses `trials / (2 * combinations of static values)`, from 1 to 16.
         finalists: number of completed trials that are trained again.
         final_seeds: number of seeds of the winner's reported score.
-        seed: first seed of the trials; the seeds of the finalists and of the winner follow.
+        seed: first seed of the trials. The next seeds are those of the finalists, and then those of the winner.
         search_hours: begin no new trials after this many hours of training trials, over all calls; 0 for no limit.
         max_hours: end and save the study after this many hours of this call; 0 for no limit.
-        sampler: a function from a seed to an Optuna sampler; if None, TPE after a random first batch. TPE uses the current scores
-          of trials that wait for their next rung; any other sampler sees these trials as running.
-        pruner: an Optuna pruner, in place of the median rule above. Each trial's score is reported to the pruner.
-        watch: called with the `Step` after each batch.
+        sampler: a function from a seed to an Optuna sampler; if None, TPE after at least `max(at_once, 8)` random trials. This
+          TPE uses the current scores of trials that wait for their next rung; a custom sampler receives these trials as running.
+        pruner: an Optuna pruner, in place of the median rule above. After each rung, the pruner receives each trial's score.
+        watch: a function of a `Step`, the trained batch, which is called after each batch.
         **objects: `env`, `network` and the other arguments of `make_train`.
 
     Raises:
-        ConfigError: an argument is wrong, Optuna is not installed, or no trial has a score at the end; the directory is kept.
+        ConfigError: an argument is wrong, Optuna is not installed, or no trial or finalist has a score; `directory` is kept.
         CheckpointMismatch: the directory has another study.
 
     Example:
@@ -180,7 +182,7 @@ def tune(
     at_once = (
         at_once or (saved or {}).get("at_once") or max(1, min(MOST_AT_ONCE, int(trials / (2 * space.num_points(cfg, static)))))
     )
-    if len(static) == len(values):  # each combination is one trial, and a program of its own
+    if len(static) == len(values):  # each combination is one trial, which needs its own compiled program
         at_once = 1
     trials = int(min(trials, space.num_points(cfg, values)))
     described = _checked_programs(cfg, static, rungs, objects)
@@ -201,7 +203,7 @@ def tune(
         if limit() is not None:
             return _result(study, limit(), [])
         if unjudged := sum(len(step.unknown) for step in study.steps):
-            text = f"{unjudged} times, a trial continued without a score, since some seed finished no episode in its rung"
+            text = f"{unjudged} times, a trial without a score was kept, since some seed finished no episode in the rung"
             warnings.warn(text, stacklevel=2)
         if not best:
             status = [trial.status for trial in study.trials()]
@@ -211,10 +213,10 @@ def tune(
 
 
 def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> Any:
-    """Check every program, or only the first of very many; return a description of the objects.
+    """Check each combination of static values, or the first of more than `MOST_CHECKED`; return a description of the objects.
 
     Raises:
-        ConfigError: as in `make_train`, or a study cannot train a program.
+        ConfigError: `make_train` refuses a config, or a study cannot train it.
     """
     first: dict[str, space.Values] = {path: x[:1] if isinstance(x, tuple) else (x.low,) for path, x in static.items()}
     points = space.all_points(static if space.num_points(cfg, static) <= MOST_CHECKED else first)
@@ -229,7 +231,7 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
 
 
 def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any) -> Tuned:
-    """Train the finalists with the seeds after those of the search, and their winner with the seeds after those."""
+    """Train the finalists on the seeds after those of the search, and the winner on the seeds after those of the finalists."""
 
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
         left = max(1e-9, deadline - time.perf_counter()) / 3600 if math.isfinite(deadline) else 0.0

@@ -120,7 +120,7 @@ def test_runs_with_drawn_parameters_resume_to_the_same_bits(tmp_path):
         ({"randomize": {"max_steps_in_episode": purerl.Uniform(1, 2)}}, "is a time limit"),
         ({"env": "CartPole-v1", "randomize": {"max_steps_in_episode": purerl.Uniform(5, 50)}}, "is a time limit"),
         ({"randomize": 3}, "must be a dict"),
-        ({"env_params": {"g": 9.0}}, "also stand in env_params"),
+        ({"env_params": {"g": 9.0}}, "are also in env_params"),
         ({"env": "DeepSea-bsuite", "randomize": {"unscaled_move_cost": purerl.Uniform(0, 1)}}, "resets itself"),
     ],
 )

@@ -115,12 +115,12 @@ def test_another_opponent_is_another_task(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (("tictactoe",), "game = 'tictactoe': no such game of several players; did you mean 'tic_tac_toe'"),
-        (("pgx/2048",), "no such game of several players"),
-        ((object(),), "must be a game of Pgx with several players"),
+        (("tictactoe",), "game = 'tictactoe': no such multi-player game; did you mean 'tic_tac_toe'"),
+        (("pgx/2048",), "no such multi-player game"),
+        ((object(),), "must be a multi-player game of Pgx"),
         (("tic_tac_toe", "random"), "opponent = 'random': must be a Policy"),
-        (("sparrow_mahjong", Fixed(False, jnp.zeros((1, 2)))), "has a memory, but plays several of 3 players at once"),
-        (("tic_tac_toe", Fixed(None)), "opponent: .*must not need memory_inputs"),
+        (("sparrow_mahjong", Fixed(False, jnp.zeros((1, 2)))), "has one hidden state, but must control several of 3 players"),
+        (("tic_tac_toe", Fixed(None)), "opponent: .*trained without memory_inputs"),
     ],
 )
 def test_wrong_games_and_opponents_are_refused(given, message):

@@ -80,7 +80,7 @@ def test_all_algorithms_and_networks_take_fused_kernels(config, values):
         ({"critic_hidden": (512,)}, "critic_hidden = \\(512,\\): cannot be fused"),
         (
             {"hidden": (128, 128), "matmul_precision": "highest"},
-            "matmul_precision = 'highest': can be fused in layers of up to 64",
+            "matmul_precision = 'highest': needs layers of width up to 64",
         ),
     ],
 )

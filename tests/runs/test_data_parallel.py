@@ -361,7 +361,7 @@ def test_invalid_arguments_are_refused():
         after = env.step(keys, env_state[0], action)
         return after.replace(env_state=(after.env_state, env_state[1]))
 
-    with pytest.raises(ConfigError, match="has no axis of environments"):
+    with pytest.raises(ConfigError, match="has no environment axis"):
         purerl.data_parallel(purerl.make_train(PPO, env=env._replace(reset=reset, step=step)), mesh())
 
 

@@ -222,7 +222,7 @@ def test_study_without_scores_has_no_winner(capsys):
     options = ["--trials", "2", "--num-seeds", "1", "--rungs", "2", "--param", "lr=1e-3:1e-2"]
     with (
         pytest.warns(UserWarning, match="an episode may take 500 steps, but training has only 64"),
-        pytest.warns(UserWarning, match="4 times, a trial continued without a score"),
+        pytest.warns(UserWarning, match="4 times, a trial without a score was kept"),
     ):
         assert cli.main(["tune", "ppo", *small, *options]) == 2
     assert "none has a score: 2 finished no episode" in capsys.readouterr().err

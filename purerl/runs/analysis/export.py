@@ -30,8 +30,8 @@ def export(
 ) -> bytes:
     """Return the policy of a state, with its parameters, as a serialized `jax.export` program, or as an ONNX model.
 
-    A `path` that ends in `.onnx` gives ONNX, which needs the extra `onnx`: see `purerl.runs.analysis.export.onnx_of`, and a
-    recipe in `notebooks/15_onnx.ipynb`. Otherwise, load and call the program with
+    If `path` ends in `.onnx`, the result is an ONNX model, which needs the extra `onnx`; `purerl.runs.analysis.export.onnx_of`
+    describes its inputs, and `notebooks/15_onnx.ipynb` is a recipe. Otherwise, load and call the program with
 
         act = jax.export.deserialize(bytearray(data)).call
         action, carry = act(carry, obs, first, key_data, deterministic)
@@ -47,7 +47,7 @@ def export(
         platforms: platforms to export the program for.
 
     Raises:
-        ConfigError: the suffix of the file belongs to another format, such as PyTorch's; or ONNX cannot hold the policy.
+        ConfigError: the suffix of the file belongs to another format, such as `.pt`; or `onnx_of` cannot convert the policy.
 
     Example:
         >>> run = purerl.load("runs/a").select(seed=0)
@@ -62,7 +62,7 @@ def export(
     if suffix in OTHER_FORMATS:
         hint = f"jax.export does not write {suffix} files; use the suffix .jaxexport"
         raise ConfigError([Problem("path", str(path), hint)])
-    if train.cfg.kernels == "fused":  # a kernel has a size, where the program is for any number of environments
+    if train.cfg.kernels == "fused":  # a kernel has a fixed size, but the program is for any number of environments
         train = make_train(train.cfg.replace(kernels="xla"), **train.given)
     policy, env = train.policy(state), train.env
     _, obs = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), train.cfg.num_envs))
@@ -95,10 +95,10 @@ def _program_of(policy: Policy, obs: PyTree, carry: PyTree, platforms: tuple[str
 def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
     """Return the most likely action of a policy as an ONNX model, for any number of environments B.
 
-    Inputs are the observation, `obs [B, ...]`, or `obs/x` for the entry `x` of a dict. A recurrent policy also has `first [B]`,
-    bool, which marks episode starts, and the arrays of its hidden state, `carry/...`, of any value at an episode start. Outputs
-    are `action`, or `action/x` for the parts of a mixed action, and the next hidden state under the names of the inputs with
-    `next/` in front. Entries that only the value network sees are no inputs. Before it is returned, the model is compared with
+    Inputs are the observation, `obs [B, ...]`, or `obs/x` for the entry `x` of a dict. A recurrent policy also has the inputs
+    `first [B]`, bool, which marks episode starts, and `carry/...`, its hidden state, which is ignored where `first` is True.
+    Outputs are `action`, or `action/x` for the parts of a mixed action, and the next hidden state, `next/carry/...`. Observation
+    entries that only the value network uses are not inputs. Before the model is returned, its outputs are compared with those of
     the policy over five steps of random observations.
 
     Args:
@@ -106,13 +106,13 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
         obs, carry: the shapes and dtypes of a batch of observations and of its hidden state.
 
     Raises:
-        ConfigError: jax2onnx or onnxruntime is missing; or they cannot carry the policy, such as the complex numbers of `lru`.
+        ConfigError: jax2onnx or onnxruntime is missing, or cannot convert the policy, such as the complex numbers of `lru`.
     """
     try:
         import jax2onnx  # pyright: ignore[reportMissingImports]
         import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        hint = "a .onnx needs jax2onnx and onnxruntime; run pip install '.[onnx]', or use the suffix .jaxexport"
+        hint = "an .onnx file needs jax2onnx and onnxruntime; run pip install '.[onnx]', or use the suffix .jaxexport"
         raise ConfigError([Problem("path", ..., hint)]) from error
     recurrent = bool(jax.tree.leaves(carry))
     given = {"obs": obs} | ({"first": jax.ShapeDtypeStruct((1,), bool), "carry": carry} if recurrent else {})
@@ -128,7 +128,7 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
     shapes = flat(given)
     names = list(flat({"action": action_shapes(policy.action_space)} | ({"next": {"carry": carry}} if recurrent else {})))
     try:
-        for name in ("jax2onnx", "onnx_ir"):  # the converter warns about each of its parts that this machine does not suit
+        for name in ("jax2onnx", "onnx_ir"):  # the converter warns about each of its parts that this machine does not support
             logging.getLogger(name).setLevel(logging.ERROR)
         with for_cpu_alone(), warnings.catch_warnings(action="ignore"):
             inputs = [jax.ShapeDtypeStruct(("B", *x.shape[1:]), x.dtype) for x in shapes.values()]
@@ -157,7 +157,7 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
 
 
 def _trial(shapes: dict[str, Any], step: int = 0) -> dict[str, np.ndarray]:
-    """Return random inputs for three environments: normal numbers, zeros for integers, and ones for flags but `first`."""
+    """Return inputs for three environments: normal samples for floats, 0 for ints, True for bools, but `first` only in step 0."""
     draw, found = np.random.default_rng(step), {}
     for name, x in shapes.items():
         is_float = np.issubdtype(x.dtype, np.floating)
@@ -167,7 +167,7 @@ def _trial(shapes: dict[str, Any], step: int = 0) -> dict[str, np.ndarray]:
 
 
 def _inputs_of(graph: Any) -> Iterator[str]:
-    """Yield the names that the nodes of an ONNX graph read, also those of graphs inside of nodes, such as loops."""
+    """Yield the names that the nodes of an ONNX graph read, including nodes of graphs inside of nodes, such as loops."""
     for node in graph.node:
         yield from node.input
         for attribute in node.attribute:

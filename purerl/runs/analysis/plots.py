@@ -63,7 +63,7 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
 
 
 def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps `[points]` and values `[seeds, points]` without gaps, from the first point at which all seeds have begun.
+    """Return steps `[points]` and values `[seeds, points]` without gaps, from the first point by which all seeds have a value.
 
     Seeds without any value are left out. Missing values of a seed are interpolated linearly. The last value of a seed is repeated
     up to the end.
@@ -89,7 +89,7 @@ def plot(
 
     Args:
         directories: directories of the runs to compare.
-        out: file to write; its suffix gives the format.
+        out: file to write; its suffix chooses the format.
         metric: any metric of the runs.
         centre: the statistic over seeds, `iqm` or `mean`; the band is its 95 % bootstrap interval.
         labels: labels of the lines; by default the names of their directories and, with several configs, how each config differs.

@@ -94,7 +94,7 @@ def profile(scores: Sequence[np.ndarray], thresholds: np.ndarray) -> np.ndarray:
 
 
 def improvement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
-    """Return the probability that a run of ours scores above a run of theirs, averaged over tasks; a draw counts as half.
+    """Return the probability that a run of ours scores above a run of theirs, averaged over tasks; a tie counts as half.
 
     Args:
         ours, theirs: scores of the same tasks in the same order, each `[seeds]`.

@@ -22,8 +22,8 @@ class Progress(NamedTuple):
         metrics: metrics of this chunk's updates; leaves `[chunk]`, or `[runs, chunk]`.
         began: updates and seconds at which this process started or resumed.
         evaluation: the columns of the latest evaluation, each `[runs]`: `episode_return`, `episode_length`, `finished`, and the
-          entries of `info` and `episode_info` that the config names, such as `episode_info/success`; None if there is none yet.
-        first_step: environment steps before the first update, with `continue_steps` of `fit`.
+          entries of `info` and `episode_info` that the config names, such as `episode_info/success`; None before any evaluation.
+        first_step: environment steps before the first update; above 0 only with `continue_steps` of `fit`.
     """
 
     plan: Plan
@@ -41,7 +41,7 @@ class Progress(NamedTuple):
         return self.updates * self.plan.batch_size * len(self.labels)
 
     def steps_of_run(self, updates: int | None = None) -> int:
-        """Return the environment steps of one run after so many updates, by default now, counted from `first_step`."""
+        """Return the environment steps of one run after `updates` updates, by default all so far, including `first_step`."""
         return self.first_step + (self.updates if updates is None else updates) * self.plan.batch_size
 
     @property
@@ -68,7 +68,7 @@ class Progress(NamedTuple):
 
 
 class Reports:
-    """Calls recorders. A recorder that fails is skipped, with a warning, until the next checkpoint. Use as a context manager.
+    """A context manager that calls recorders. A recorder that fails is skipped, with a warning, until the next checkpoint.
 
     Attributes:
         latest: the `Progress` of the last call.
@@ -86,7 +86,7 @@ class Reports:
         self._each("__call__", progress)
 
     def show(self, progress: Progress, path: pathlib.Path) -> None:
-        """Show recorders the file of a rendered episode."""
+        """Pass the file of a rendered episode to the recorders."""
         self._each("show", progress, path)
 
     def flush(self) -> None:

@@ -54,9 +54,9 @@ TAGS = {  # most of the tags are those of CleanRL
 def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[str, Any]:
     """Return one flat row of plain numbers, aggregated from `metrics`, which end at the update `updates`.
 
-    One run gives `{"episode_return": 21.0}`. Several runs give `episode_return`, their mean; `episode_return/min`, `/max` and
-    `/std`; and the value of each run, such as `episode_return/seed 3`. The first four leave out runs without a value. Every row
-    also has the latest evaluation: `evaluation/episode_return`, ...
+    For one run, the row has one value per metric: `{"episode_return": 21.0}`. For several runs, `episode_return` is the mean,
+    beside `episode_return/min`, `/max`, `/std`, and each run's value, such as `episode_return/seed 3`. The first four leave out
+    runs without a value. Every row also has the latest evaluation: `evaluation/episode_return`, ...
     """
     steps = progress.steps_of_run(updates)
     row = {"update": updates, "steps": steps, "seconds": round(progress.seconds, 3)}
@@ -80,7 +80,7 @@ ROWS = 5_000  # rows of a recorder without `every` while the duration of the run
 
 
 class Rows(abc.ABC):
-    """The base class of recorders that write rows. A subclass writes each row. If set, `self.sink` is flushed and closed.
+    """The base class of recorders that write rows. A subclass writes each row. If `self.sink` is set, it is flushed and closed.
 
     Args:
         path: the file; for TensorBoard, the directory.
@@ -104,7 +104,7 @@ class Rows(abc.ABC):
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def begin(self, progress: Progress) -> None:
-        """Open the file, and cut it back to the rows up to the update from which the run resumes."""
+        """Create the folder. Subclasses open the file, and drop rows after the update from which the run resumes."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.sink is not None:  # left open by a failure
             with contextlib.suppress(OSError):
@@ -241,7 +241,7 @@ class Wandb(Rows):
     """Rows in Weights & Biases, over environment steps. The W&B run begins when training begins.
 
     Args:
-        every: as in the other recorders.
+        every: updates per row; 0 writes one row per chunk, and fewer in a long run.
         directory: run directory, where `wandb.id` keeps the id of the W&B run, so that a resumed run continues the same W&B run.
         **init: arguments of `wandb.init`.
 

@@ -1,7 +1,7 @@
 """Checkpoints: everything needed to resume a run bit for bit, as arrays and JSON, written atomically.
 
-A checkpoint holds a tree of arrays and a record: the config, the run, versions, and the shape, dtype and SHA-256 of every array.
-It contains no pickles or class names to import; code and environments come from the caller. Only Orbax's v1 interface is used.
+A checkpoint holds a tree of arrays and a JSON record: config, seeds, versions, and the shape, dtype and SHA-256 of every array.
+Reading a checkpoint unpickles and imports nothing; the caller passes code and environments. Only Orbax's v1 interface is used.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from purerl.runs.storage.orbax_v1 import in_this_process, orbax
 FORMAT = 2
 CLOCK = "['state'].clock"  # the only state leaf without a run axis
 UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax adds this to the name of an unfinished checkpoint
-KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # JAX's name of each key type, by dtype
+KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # names of JAX's PRNGs, by dtype of a key
 
 
 class Checkpoint(NamedTuple):
@@ -38,7 +38,7 @@ class Checkpoint(NamedTuple):
     Attributes:
         updates: finished updates.
         record: the JSON record passed to `Store.save`, with "format", "updates" and "leaves" added.
-        arrays: arrays on the host, by their path in the saved tree.
+        arrays: a dict from the path in the saved tree to the array, on the host.
     """
 
     updates: int
@@ -47,7 +47,7 @@ class Checkpoint(NamedTuple):
 
 
 def share(saved: Checkpoint | None) -> Checkpoint | None:
-    """Give every process the checkpoint that the first process has read, or None."""
+    """Return, in every process, the checkpoint that the first process has read; None if that process has none."""
     record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
     arrays, record = from_first(None if saved is None else saved.arrays, record)
     return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
@@ -57,7 +57,7 @@ def share(saved: Checkpoint | None) -> Checkpoint | None:
 
 
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """Return a host copy of every leaf, by its path in the tree; for random keys, a copy of their data."""
+    """Return a dict from the path of each leaf to a copy on the host; for a random key, to a copy of the key's data."""
     # On a CPU, `np.asarray` can return a view of memory that the next chunk of training overwrites.
     copied = lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x)
     return {jax.tree_util.keystr(path): copied(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
@@ -74,13 +74,13 @@ def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
 
 
 def describe(tree: PyTree) -> dict[str, str]:
-    """Return the dtype and shape of every leaf by its path: `float32[64, 4]`."""
+    """Return a dict from the path of each leaf to its dtype and shape, such as `float32[64, 4]`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
 
 
 def leaf_differences(saved: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    """Describe how two trees differ, both given by `describe`."""
+    """Describe how a saved tree differs from the wanted tree; both arguments are results of `describe`."""
     missing = [f"{path}: {wanted[path]} is not in the checkpoint" for path in wanted if path not in saved]
     surplus = [f"{path}: {saved[path]} is only in the checkpoint" for path in saved if path not in wanted]
     both = [path for path in wanted if path in saved and saved[path] != wanted[path]]
@@ -115,8 +115,8 @@ def prepare(directory: pathlib.Path) -> None:
 class Store:
     """The checkpoints in a directory, by number of updates.
 
-    In a job of several processes, every process saves the same arrays in the same order, and the first process writes. The
-    processes need a shared file system.
+    In a job of several processes, every process calls the same methods with the same arrays, in the same order; only the first
+    process writes. The directory must be on a file system that all processes share.
 
     Args:
         directory: absolute path of an existing directory, see `prepare`; None saves nothing.
@@ -160,7 +160,7 @@ class Store:
         """Wait until the previous save is complete, and remove the checkpoints that need not be kept.
 
         Raises:
-            CheckpointError: the save failed; earlier checkpoints are unchanged.
+            CheckpointError: the save failed, which leaves earlier checkpoints unchanged, or a checkpoint could not be removed.
         """
         saving, self._saving = self._saving, None
         if saving is None:
@@ -203,9 +203,9 @@ class Store:
         return read(self._path(updates))
 
     def newest_like(self, wanted: dict[str, str]) -> Checkpoint | None:
-        """Return the newest readable checkpoint if its arrays are as wanted, given by `describe`; otherwise None."""
+        """Return the newest readable checkpoint if its arrays match `wanted`, a result of `describe`; otherwise None."""
         try:
-            there = self.updates()  # in all processes: see `Directory.saved`
+            there = self.updates()  # in all processes: Orbax counts the operations of each
             saved = first_readable(there, self.load) if there else None
         except CheckpointError as error:
             warnings.warn(f"{error}; earlier best states are ignored", stacklevel=4)
@@ -237,7 +237,7 @@ def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Chec
     while True:
         there = saved_updates(directory) if updates is None else [updates]
         if not there or not (directory / str(there[-1])).is_dir():
-            raise CheckpointError(f"no checkpoint in {directory}" + ("" if updates is None else f" of update {updates}"))
+            raise CheckpointError(f"no checkpoint in {directory}" + ("" if updates is None else f" is from update {updates}"))
         try:
             return first_readable(there, lambda number: read(directory / str(number)))
         except CheckpointCorrupt:
@@ -246,7 +246,7 @@ def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Chec
 
 
 def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
-    """Return the checkpoint after the last of the updates `there`; if it is damaged, warn and return the previous one.
+    """Return `read(there[-1])`; if this checkpoint is damaged, warn and read the previous one. `there`: ascending update numbers.
 
     Raises:
         CheckpointCorrupt: all checkpoints are damaged.
@@ -261,7 +261,7 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
 
 
 def read_record(path: pathlib.Path) -> dict[str, Any]:
-    """Return the record of the checkpoint in a directory, read and verified."""
+    """Read and verify the record of the checkpoint at `path`."""
     with _translate(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
         with in_this_process():
             metadata = orbax().metadata(path).custom_metadata
@@ -275,7 +275,7 @@ def read_record(path: pathlib.Path) -> dict[str, Any]:
 
 
 def read(path: pathlib.Path) -> Checkpoint:
-    """Read and verify the checkpoint in a directory."""
+    """Read and verify the checkpoint at `path`."""
     record, v1 = read_record(path), orbax()
     with _translate(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), in_this_process():
         stored = v1.metadata(path).metadata
@@ -311,12 +311,12 @@ def _translate(to_error: Callable[[BaseException], CheckpointError]) -> Iterator
         yield
     except CheckpointError:
         raise
-    except (Exception, asyncio.CancelledError) as error:  # a failed write cancels the other writes, whose errors can come first
+    except (Exception, asyncio.CancelledError) as error:  # after a failed write, a cancelled write can report first
         raise to_error(error) from None
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a write failed: the operating system's message, if the error contains one."""
+    """Return the reason for a failed write: the operating system's message or, without one, the error's first line."""
     if code := re.search(r"os_error_code='(\d+)'", str(error)):
         return os.strerror(int(code[1]))
     if isinstance(error, OSError) and error.strerror:

@@ -1,8 +1,8 @@
 """The metrics history of a run on the host, in memory and in a journal.
 
-The first entry of the journal describes the rows and the runs. Later entries contain rows, as base64 of the little-endian bytes
-of records, so that NaN, infinity and float32 values are exact. When a run resumes, rows after the last checkpoint are cut off. A
-damaged or missing row is replaced by a row that counts only steps.
+The first entry of the journal describes the rows and the runs. Later entries contain rows, as base64 of the little-endian
+bytes of NumPy records, so that NaN, infinity and float32 values are exact. When a run resumes, rows after the last checkpoint are
+cut off. A damaged or missing row is replaced by a row that counts only steps.
 """
 
 import base64
@@ -28,13 +28,13 @@ class Header(NamedTuple):
     """The header of a journal, its first entry.
 
     Attributes:
-        row: dtype of a row's record, from `row_dtype`.
+        row: NumPy dtype of a row, from `row_dtype`.
         every: updates per row.
         steps: environment steps per row, of one run.
         runs: config index and seed of each run; the index is None without a batch of configs.
         configs: for each config of a batch, its swept values as text; () without a batch of configs.
-        devices_per_run: number of devices per run, also of a resumed run unless another number is given.
-        first_step: environment steps before the first update, of the run whose parameters this run started from.
+        devices_per_run: number of devices per run; the default when the run is resumed.
+        first_step: environment steps before the first update; above 0 only with `continue_steps` of `fit`.
     """
 
     row: np.dtype
@@ -157,7 +157,7 @@ def _resume(path: pathlib.Path, header: Header, updates: int) -> tuple[np.ndarra
 
 
 def _parse(path: pathlib.Path) -> tuple[Header | None, list[Entry], bool]:
-    """Return the header of a journal (None if damaged), the other entries, and whether any line is damaged."""
+    """Return the header of a journal (None if it is damaged), the other entries, and True if any line is damaged."""
     header, entries, damaged = None, [], False
     for entry in iterate(path):
         if entry is None:
@@ -170,15 +170,15 @@ def _parse(path: pathlib.Path) -> tuple[Header | None, list[Entry], bool]:
 
 
 def _place(entries: list[Entry], dtype: np.dtype, header: Header, count: int | None = None) -> tuple[np.ndarray, int]:
-    """Return the records of all entries, in order of place, and the number of places without a record.
+    """Return the rows of all entries as records, in order of their index, and the number of missing rows.
 
-    If several records have the same place, the last one is used. At a place without a record, a blank record is returned.
+    If several entries contain the same row, the last entry is used. A missing row is replaced by a blank record.
 
     Args:
         entries: entries with rows of `dtype`.
         dtype: dtype of the written rows. A metric that is missing in this dtype, or has another shape, stays blank.
         header: header of the returned records.
-        count: number of records to return; None returns all records up to the last place.
+        count: number of records to return; None returns all records up to the last row.
     """
     ranges = [np.arange(x["first"], x["first"] + len(x["rows"]) // dtype.itemsize) for x in entries]
     places, found = np.concatenate([np.zeros(0, int), *ranges]), np.frombuffer(b"".join(x["rows"] for x in entries), dtype)
@@ -195,11 +195,11 @@ def _place(entries: list[Entry], dtype: np.dtype, header: Header, count: int | N
 def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
     each = "" if every == 1 else f" ({every} updates each)"
     what = f"{lost} of {count} records{each}" if lost else "the last records"
-    warnings.warn(f"{path}: damaged or missing: {what}; missing records contain only step counts", stacklevel=5)
+    warnings.warn(f"{path}: damaged or missing: {what}; gaps are filled with step counts only", stacklevel=5)
 
 
 def _lines(records: np.ndarray, first: int, **more: int) -> bytes:
-    """Return records as lines of a journal. `first`: the place of the first record."""
+    """Return records as lines of a journal. `first`: index of the first record's row."""
     parts = ((first + i, records[i : i + LINE]) for i in range(0, len(records), LINE))
     return b"".join(to_line({"first": i, "rows": base64.b64encode(x.tobytes()).decode(), **more}) for i, x in parts)
 
@@ -219,7 +219,7 @@ def _to_header(entry: Entry | None) -> Header | None:
 
 
 def row_dtype(row: Rows) -> np.dtype:
-    """Return the dtype of a row's record, with a field for each part of each metric, such as "loss/Mean/total".
+    """Return the NumPy dtype of a row, with a field for each part of each metric, such as "loss/Mean/total".
 
     Args:
         row: metrics of one update, shapes `[...]`.
@@ -236,7 +236,7 @@ def _fields(dtype: np.dtype) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _pack(rows: Rows, dtype: np.dtype) -> np.ndarray:
-    """Return rows as records `[rows]`."""
+    """Convert rows to records, a structured array `[rows]`."""
     records = np.zeros(jax.tree.leaves(rows)[0].shape[-1], dtype)
     for field, metric, _, part in _fields(dtype):
         records[field] = np.moveaxis(getattr(rows[metric], part), -1, 0)
@@ -244,7 +244,7 @@ def _pack(rows: Rows, dtype: np.dtype) -> np.ndarray:
 
 
 def _unpack(records: np.ndarray) -> Rows:
-    """Return records `[rows]` as rows."""
+    """Convert records `[rows]` to rows."""
     parts: dict[tuple[str, str], dict[str, np.ndarray]] = {}
     for field, metric, kind, part in _fields(records.dtype):
         parts.setdefault((metric, kind), {})[part] = np.ascontiguousarray(np.moveaxis(records[field], 0, -1))

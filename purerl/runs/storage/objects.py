@@ -104,7 +104,7 @@ def _fields(module: Any) -> dict[str, str]:
 
 
 def _numbers(params: Any) -> dict[str, str]:
-    """Return the numbers among an environment's parameters, by path."""
+    """Return the numbers among an environment's parameters as text, by path in the tree."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     is_number = lambda x: isinstance(x, int | float | np.ndarray | np.generic | jax.Array)
     return {jax.tree_util.keystr(path): _value(x) for path, x in leaves if is_number(x)}

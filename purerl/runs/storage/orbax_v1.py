@@ -41,7 +41,7 @@ def _not_of_orbax(record: logging.LogRecord) -> bool:
 
 
 def _report(otherwise: Callable[[Any], None], unraisable: Any) -> None:
-    """Report an error that no code can catch by the hook `otherwise`, unless the error is about a closed event loop.
+    """Pass an error that no code can catch to the hook `otherwise`, unless the error is about a closed event loop.
 
     If one array cannot be written, Orbax closes the event loop to which the other arrays are about to report. A thread of
     TensorStore would then print a traceback for each of the other arrays, dozens in all.
