@@ -199,8 +199,7 @@ def test_uncorrected_updates_use_the_outputs_stored_by_actors():
     assert "rho_p99" not in jax.eval_shape(train.update, states[0])[1]
 
 
-@pytest.mark.slow
-@pytest.mark.each_landing("two seeds")
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["memory", "two seeds"])
 def test_run_resumes_bit_for_bit(kind, tmp_path):
     curious = STALE.replace(replay_order="random", rnd=RNDConfig(features=8, hidden=(16,), init_steps=64), **MEMORY)
@@ -212,7 +211,7 @@ def test_run_resumes_bit_for_bit(kind, tmp_path):
     assert digest(again.metrics) == digest(whole.metrics)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_vmap_over_configs_and_seeds_equals_single_runs():
     sweep = jax.vmap(lambda clip: STALE.replace(vtrace_rho_clip=clip, tau=clip / 2))(jnp.array([0.5, 2.0]))
     run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))

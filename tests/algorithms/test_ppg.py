@@ -172,7 +172,7 @@ def test_different_epoch_counts_split_policy_and_value_phases(arch):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(result.metrics))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_shared_optimizer_counts_the_steps_of_both_phases():
     state = trained(PPG.replace(aux_optimizer="shared")).state
     assert set(state.opt_state) == {"ppo"}
@@ -226,7 +226,7 @@ def test_aux_head_of_another_shape_is_refused():
         made(PPG, network=network._replace(apply=apply))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_buffer_stores_observations_unchanged():
     class Pixels(Varied):
         def observe_state(self, state):

@@ -90,7 +90,7 @@ def test_target_stays_fixed_and_predictor_is_trained(kind):
     assert all(np.isfinite(metrics[name]).all() for name in ("bonus", "predictor_loss", "value_loss", "explained_variance"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_intrinsic_rewards_are_independent_of_extrinsic_rewards():
     cfg = RND.replace(total_timesteps=64 * 2, lr=0.0)
     run = jax.jit(lambda scale: made(cfg, reward_shaper=lambda reward, step: scale * reward)(KEY))
@@ -137,7 +137,7 @@ def test_bonus_uses_statistics_before_the_rollout_and_predictor_loss_those_after
     assert abs(losses[2] - losses[1]) > 0.1 * losses[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bonus_vanishes_for_familiar_observations():
     """Each episode shows one of two constant observations."""
 

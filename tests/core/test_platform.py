@@ -89,7 +89,7 @@ def test_initial_weights_agree_across_platforms_and_under_vmap(both, scheme):
     same((alone, jax.tree.map(lambda x: x[2], here)), 1e-6)
 
 
-@pytest.mark.each_landing("none-5-1", "gru-16-4")
+@pytest.mark.each_landing("gru-16-4")
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "count"), [(5, 1), (16, 4)])
 @pytest.mark.parametrize("memory", ["none", "gru"])

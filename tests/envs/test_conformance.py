@@ -42,7 +42,7 @@ def test_check_env_passes_working_environments(env):
     assert "no episode ended" not in str(report)
 
 
-@pytest.mark.each_landing("MountainCarContinuous-v0", "Swimmer-misc")
+@pytest.mark.each_landing("MountainCarContinuous-v0")
 @pytest.mark.parametrize("name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in OFFLINE])
 def test_check_env_passes_gymnax_environments(name):
     with jax.numpy_rank_promotion("allow"):  # gymnax's Swimmer needs it

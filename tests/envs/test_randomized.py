@@ -144,7 +144,7 @@ def test_wrong_sweeps_of_distributions_are_refused(values, hint):
         purerl.sweep(PENDULUM, values)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sweeps_train_with_each_bound(tmp_path):
     sweep = purerl.sweep(PENDULUM, {"randomize.g.high": [12.0, 15.0], "lr": [1e-3]})
     result = sweep.fit(directory=tmp_path)

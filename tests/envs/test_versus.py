@@ -103,11 +103,12 @@ def test_games_that_end_before_the_agents_turn_are_drawn_again():
 
 def test_another_opponent_is_another_task(tmp_path):
     train = purerl.make_train(CFG, env=purerl.versus("tic_tac_toe"))
-    opponents = [train.policy(train.init(jax.random.key(seed))) for seed in (0, 1)]
+    init = jax.jit(train.init)
+    opponents = [train.policy(init(jax.random.key(seed))) for seed in (0, 1)]
     envs = [purerl.versus("tic_tac_toe"), *(purerl.versus("tic_tac_toe", policy) for policy in opponents)]
     assert len({env.name for env in envs}) == 3
     assert purerl.versus("tic_tac_toe", opponents[0]).name == envs[1].name
-    purerl.save(tmp_path, purerl.make_train(CFG, env=envs[1]), purerl.make_train(CFG, env=envs[1]).init(KEY))
+    purerl.save(tmp_path, purerl.make_train(CFG, env=envs[1]), init(KEY))
     with pytest.raises(purerl.CheckpointMismatch, match="versus/tic_tac_toe"):
         purerl.load(tmp_path, env=envs[2])
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("ranks")
 KEY = jax.random.key(0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_reset_draws_a_ruleset(tmp_path, monkeypatch):
     """Rulesets come from a file like the suite's own, of which training uses a part."""
     installed("xminigrid/")

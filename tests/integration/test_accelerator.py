@@ -9,8 +9,7 @@ from tests.helpers.configs import CONFIGS
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
-@pytest.mark.each_landing("ppo", "ppg")
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ppo", "gru", "ppg", "daac", "appo", "rnd"])
 def test_updates_are_finite_and_repeat_bit_for_bit(name):
     train = purerl.make_train(CONFIGS[name])

@@ -53,7 +53,7 @@ STREAMS_OF = {
     "rnd": {"ppo/shuffle", "intrinsic", "intrinsic/training", "networks", "random actions"},
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
-slow = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("box", "memory")]
+slow = [pytest.param(kind, marks=pytest.mark.long) for kind in ("box", "memory")]
 slow_but_one = pytest.mark.parametrize("kind", ["discrete", *slow])
 others = pytest.mark.parametrize("kind", OTHERS)
 KINDS_AND_OTHERS = KINDS | OTHERS

@@ -133,7 +133,7 @@ def test_optimizer_receives_parameters_in_their_shapes():
         np.testing.assert_allclose(a - b, 1e-3 * first if first.ndim > 1 else 0 * first, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_adamw_decays_only_matrices():
     cfg = CFG.replace(optimizer="adamw", lr=1e-3, total_timesteps=64, memory="gru", memory_size=4, log_std_init=1.0)
     one = jax.jit(lambda decay: tiny(cfg.replace(weight_decay=decay, max_grad_norm=1e-12), box=True)(KEY).state.params)

@@ -31,6 +31,7 @@ def trained(cfg, updates, **objects):
     return train, purerl.summarize(result.metrics), result.state
 
 
+@pytest.mark.long
 def test_reference_policy_follows_the_policy_and_holds_it_back():
     moved = {}
     for weight in (0.0, 30.0):

@@ -26,7 +26,7 @@ def test_learning_starts_delays_parameter_updates():
     assert counts == [0, 0, 4]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_updates_before_learning_starts_keep_penalty_and_schedule():
     late = CFG.replace(learning_starts=128, kl_penalty="adaptive", lr_schedule="polynomial")
     metrics = purerl.summarize(jax.jit(tiny(late))(KEY).metrics)

@@ -39,7 +39,7 @@ def assert_computes_the_same_on_a_cpu(config, **values):
     jax.tree.map(np.testing.assert_array_equal, updated(config(**values, kernels="fused")), updated(config(**values)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cpu_computes_layer_by_layer():
     assert_computes_the_same_on_a_cpu(purerl.PPOConfig, **SMALL)
 
@@ -95,7 +95,7 @@ def test_custom_torso_is_named_as_without_kernels():
         purerl.make_train(purerl.PPOConfig(**SMALL, kernels="fused"), torso=torso)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.gpu
 def test_gpu_computes_what_xla_computes():
     """Interpreted kernels do not round to TF32, so that the products themselves can be compared on a GPU alone."""

@@ -210,7 +210,7 @@ def combinations(*lengths):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("min_gru-1", "lstm-1")
+@pytest.mark.each_landing("min_gru-1")
 @combinations(0, 8, 1, 2)
 def test_ratio_is_one_across_episodes(kind, length):
     """The learning rate is 0, and each environment ends more than three episodes in a rollout."""
@@ -234,7 +234,7 @@ def rolled_out(kind, num_steps, length=None, rollouts=1):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("gru-2", "min_gru-4", "lstm-4")
+@pytest.mark.each_landing("lstm-4")
 @combinations(16, 4, 2)
 def test_replayed_hidden_states_equal_those_of_acting(kind, length):
     network, params, actor, [rollout] = rolled_out(kind, 16, length)
@@ -280,7 +280,7 @@ def test_options_that_would_split_sequences_are_refused(changes, says):
         tiny(REMEMBERS.replace(**changes))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_empty_hidden_state_equals_no_hidden_state():
     network = tiny().network
     empty = network._replace(
@@ -334,8 +334,7 @@ def test_recurrent_run_with_every_option_resumes_bit_for_bit(tmp_path):
     assert not episodes.info["illegal"].any()
 
 
-@pytest.mark.slow
-@pytest.mark.each_landing("True")
+@pytest.mark.long
 @pytest.mark.parametrize("box", [False, True])
 def test_vmap_over_seeds_and_configs_equals_single_runs(box):
     sweep = jax.vmap(lambda x: REMEMBERS.replace(lr=x, sequence_length=4))(jnp.array([1e-3, 1e-2]))

@@ -127,7 +127,7 @@ for case in ((name, count) for name in CASES for count in (2, 4, 8)):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("ppg-2", "kl-2")
+@pytest.mark.each_landing("ppg-2")
 @pytest.mark.parametrize(("name", "count"), product)
 def test_devices_together_equal_one_device_with_all_environments(name, count, monkeypatch):
     cfg = CASES[name]
@@ -311,7 +311,7 @@ def test_plan_divides_state_and_rollout_between_devices():
     assert here.state_bytes < alone.state_bytes / 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_update_memory_is_divided_between_devices():
     train = purerl.make_train(PPO.replace(num_envs=256))
     spread = purerl.data_parallel(train, mesh())

@@ -55,7 +55,7 @@ print([digest(at(many, i)) == digest(alone(key)) for i, key in enumerate(keys)])
     assert fresh_python(code, XLA_FLAGS="") == "[True, True, True]\n"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_functions_with_default_arguments_can_run_one_after_the_other():
     states = jax.jit(purerl.over_devices(train.init, out_axes=train.seed_axes))(keys(2))
     many = lambda exact: purerl.over_devices(train.evaluate, in_axes=(train.seed_axes, 0), exact=exact)(states, keys(2))

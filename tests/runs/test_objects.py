@@ -118,7 +118,7 @@ print("sentinel" in sys.modules)
     assert out[-1] == "False"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resuming_with_other_package_versions_warns(tmp_path, monkeypatch):
     stopped(tmp_path, 3)
     monkeypatch.setattr("purerl.runs.storage.objects.PACKAGES", ("purerl",))

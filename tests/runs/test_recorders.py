@@ -91,7 +91,7 @@ def test_tensorboard_has_every_update_once_under_the_usual_tags(recorded):
     assert {"charts/SPS", "losses/policy_loss", "losses/approx_kl", "charts/learning_rate"} <= {tag for tag, _, _ in events}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_multi_update_rows_also_end_at_checkpoints(tmp_path):
     fitted(directory=tmp_path / "run", save_every=4, recorders=recorders(tmp_path, every=3))
     assert [row["update"] for row in rows_of(tmp_path / "a.jsonl")] == [3, 4, 6, 8, 9, 10]
@@ -132,7 +132,7 @@ def test_measure_adds_a_metric_of_the_state(tmp_path):
     np.testing.assert_allclose(rows_of(tmp_path / "a.jsonl")[0]["last_bias"], biases[0], rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_missing_returns_are_null_rather_than_zero(tmp_path):
     from tests.helpers.probes import Endless
 
@@ -255,7 +255,7 @@ def test_row_count_of_a_long_run_grows_logarithmically(tmp_path):
     assert sum(row["episodes"] for row in rows_of(tmp_path / "a.jsonl")) == 100_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_too_many_metrics_rows_warn(tmp_path):
     cfg = CFG.replace(total_timesteps=64 * 2_000_000)
     with pytest.warns(UserWarning, match=r"the run saves 2,000,000 rows of metrics; metrics_every=20 saves 100,000"):

@@ -17,7 +17,7 @@ def started(state, directory, groups=()):
     return warm_start(state, newest_readable(directory / "checkpoints"), directory, "either", groups)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_warm_start_copies_only_the_parameters(tmp_path):
     source = fitted(updates=2, directory=tmp_path / "a")
     still = CFG.replace(lr=0.0, lr_final=0.0, gamma=0.9)

@@ -103,7 +103,7 @@ def test_trial_without_episodes_continues_and_diverged_trial_stops(monkeypatch, 
         study.close()
 
 
-@pytest.mark.filterwarnings("ignore:2 times, a trial continued without a score:UserWarning")
+@pytest.mark.filterwarnings("ignore:2 times, a trial without a score was kept:UserWarning")
 @pytest.mark.parametrize("score", [(math.nan,), (1.0,)])
 def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
     """Either no episode ends, or all trials diverge."""
