@@ -113,7 +113,8 @@ class Train:
             hint = "select a single run (Run.select), or use jax.vmap(train.evaluate, in_axes=(train.seed_axes, 0))"
             raise ConfigError([Problem("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")])
         network = with_statistics(self.cfg, self.network, state)
-        return Policy(network._replace(apply=self._traced(network.apply)), state.params, self.env.action_space)
+        network = network._replace(apply=self._traced(network.apply))
+        return Policy(network, state.params, self.env.action_space, state.statistics)
 
     def evaluate(
         self,

@@ -18,11 +18,13 @@ class Policy:
         network: policy and value function.
         params: parameters of the network.
         action_space: action space of the environments.
+        statistics: the running statistics that `network` applies.
     """
 
     network: Network = dataclasses.field(repr=False)
     params: PyTree = dataclasses.field(repr=False)
     action_space: Space
+    statistics: PyTree = dataclasses.field(default=(), repr=False)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return the initial hidden state for `num_envs` environments; empty if the network is not recurrent."""

@@ -139,8 +139,9 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
 
 
 def _text(player: Any) -> str:
-    """Return an opponent's class and, unless traced, a hash of its parameters, which identify the opponent in checkpoints."""
-    leaves = jax.tree.leaves(getattr(player, "params", ()))
+    """Return an opponent's class and, unless traced, a hash of its numbers, which identify the opponent in checkpoints."""
+    is_number = lambda x: isinstance(x, jax.Array | np.ndarray | np.generic | int | float)
+    leaves = [x for x in jax.tree.leaves(getattr(player, "__dict__", ())) if is_number(x)]
     if any(isinstance(x, Tracer) for x in leaves):
         return f"{type(player).__name__}, traced"
     return f"{type(player).__name__} {hashlib.sha256(b''.join(np.asarray(x).tobytes() for x in leaves)).hexdigest()[:8]}"

@@ -107,10 +107,19 @@ def test_another_opponent_is_another_task(tmp_path):
     opponents = [train.policy(init(jax.random.key(seed))) for seed in (0, 1)]
     envs = [purerl.versus("tic_tac_toe"), *(purerl.versus("tic_tac_toe", policy) for policy in opponents)]
     assert len({env.name for env in envs}) == 3
+    assert len({purerl.versus("tic_tac_toe", Fixed(last)).name for last in (False, True)}) == 2
     assert purerl.versus("tic_tac_toe", opponents[0]).name == envs[1].name
     purerl.save(tmp_path, purerl.make_train(CFG, env=envs[1]), init(KEY))
     with pytest.raises(purerl.CheckpointMismatch, match="versus/tic_tac_toe"):
         purerl.load(tmp_path, env=envs[2])
+
+
+def test_opponents_with_other_statistics_are_other_tasks():
+    env = purerl.versus("tic_tac_toe")
+    train = purerl.make_train(CFG.replace(normalize_obs=True), env=env)
+    state = jax.jit(train.init)(KEY)
+    moved = state.replace(statistics=jax.tree.map(lambda x: x + 1, state.statistics))
+    assert len({purerl.versus("tic_tac_toe", train.policy(x)).name for x in (state, moved)}) == 2
 
 
 @pytest.mark.parametrize(
