@@ -77,8 +77,13 @@ def with_frames(env: Environment, count: int) -> Environment:
 
 
 def _can_stack(space: Any, at_least: int) -> bool:
-    """Return True for a space with at least `at_least` axes, of numbers or of categories with a size for each channel."""
-    return len(space.shape) >= at_least and (not is_index(space) or isinstance(space.sizes, tuple))
+    """Return True for a space with at least `at_least` axes, of numbers or of categories with a size for each channel.
+
+    Two axes of categories cannot be stacked, since their sizes belong to the last axis, and the frames get a new last axis.
+    """
+    if is_index(space):
+        return len(space.shape) >= at_least and len(space.shape) != 2 and isinstance(space.sizes, tuple)
+    return len(space.shape) >= at_least
 
 
 def _frame(x: jax.Array) -> jax.Array:

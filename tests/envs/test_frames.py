@@ -73,7 +73,7 @@ def test_tiles_of_a_map_keep_their_categories():
     assert stacked.encoded_shape == (7, 7, 50)
 
 
-@pytest.mark.parametrize("space", [Discrete(5), Indices(5, (7, 7))])
+@pytest.mark.parametrize("space", [Discrete(5), Indices(5, (7, 7)), Indices((3, 4, 5), (7, 3))])
 def test_observations_without_frames_are_refused(space):
     env = purerl.wrap_env(Film((1,)))._replace(observation_space=space)
     with pytest.raises(purerl.ConfigError, match="frame_stack = 2: no entry of the observation has frames"):
