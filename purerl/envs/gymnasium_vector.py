@@ -56,7 +56,7 @@ class Tracked(gymnasium.Wrapper):
         except Exception as error:
             raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
         # gymnasium stores an info entry of all environments in the type of its first number, so an int would truncate floats.
-        return *after, {name: float(x) if isinstance(x, bool | int) else x for name, x in info.items()}
+        return *after, {name: _as_float(x) for name, x in info.items()}
 
     def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
         return EnvironmentFailed(f"environment {self._index}, {where}: {type(error).__name__}: {error}")
@@ -67,6 +67,13 @@ class Tracked(gymnasium.Wrapper):
     def put_back(self, saved: list[dict[str, Any]]) -> None:
         self._keeper.restore(saved[self._index])
         self._steps = saved[self._index]["steps"]
+
+
+def _as_float(x: Any) -> Any:
+    """Return an integer, a bool or an array of these as floats, and any other entry of `info` unchanged."""
+    if isinstance(x, np.ndarray):
+        return x.astype(np.float64) if x.dtype.kind in "biu" else x
+    return float(x) if isinstance(x, bool | int | np.integer | np.bool_) else x
 
 
 def _text(action: Any) -> str:

@@ -1,5 +1,6 @@
 """Vector environments of gymnasium: saved states, and refused resets."""
 
+import functools
 import json
 
 import gymnasium
@@ -102,3 +103,30 @@ def test_same_step_resets_without_final_observations_are_refused(given):
     kind = type("Vector", (WithoutFinalObs,), {"given": given})
     with pytest.raises(purerl.ConfigError, match=r"needs info\['final_obs'\] with the last observation of each environment"):
         purerl.from_gymnasium(lambda count: kind([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP), "vector")
+
+
+class Counts(Ends):
+    """An environment whose first instance reports NumPy integers and other instances report floats."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        self.first = Counts.made == 0
+        Counts.made += 1
+
+    def step(self, action):
+        *after, _ = super().step(action)
+        whole = {"number": np.int64(1), "flag": np.bool_(True), "array": np.array([1, 2])}
+        return *after, whole if self.first else {"number": 0.5, "flag": 0.5, "array": np.array([0.5, 0.5])}
+
+
+def test_info_of_integers_does_not_truncate_that_of_other_environments():
+    from purerl.envs.gymnasium_vector import Tracked
+
+    env = SyncVectorEnv([functools.partial(Tracked, Counts, i) for i in range(2)])
+    env.reset()
+    info = env.step(np.zeros(2, int))[-1]
+    assert info["number"].tolist() == [1, 0.5]
+    assert info["flag"].tolist() == [1, 0.5]
+    assert info["array"].tolist() == [[1, 2], [0.5, 0.5]]
