@@ -155,8 +155,8 @@ class Sample(struct.PyTreeNode):
     """The part of a step that PPO's loss reads. Fields are named as in `Transition` and `Advantages`.
 
     Attributes:
-        policy: the distribution that `action` was sampled from; `()` unless the config measures the KL divergence or the
-          policy loss reads the distribution.
+        policy: the distribution that `action` was sampled from; `()` if neither the policy loss nor an extra loss reads the
+          distribution, and the config does not measure the KL divergence.
         intrinsic: input of the intrinsic reward's loss; `()` if there is no such loss.
 
     Example:

@@ -99,7 +99,10 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
 
 
 def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout) -> bool:
-    """Return True if the KL divergence is measured, or if the policy loss, traced for one time step, reads `old.policy`."""
+    """Return True if the KL divergence is measured, or if the policy loss or an extra loss reads `old.policy`.
+
+    To find out, these losses are traced for one time step.
+    """
     if learner.cfg.measures_kl:
         return True
     cfg, network, parts = learner
@@ -107,12 +110,12 @@ def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollou
     carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rollout.carry)
     number = jax.ShapeDtypeStruct(row.first.shape, jnp.float32)
 
-    def loss(policy, outputs, obs, first, action, number):
-        old = Sample(obs, first, action, number, outputs.value, number, outputs.value, policy=policy)
-        return parts.policy_loss(outputs, old, number, cfg)
+    def loss(policy, outputs, number, params, row):
+        old = Sample(row.obs, row.first, row.action, number, outputs.value, number, outputs.value, policy, row.intrinsic)
+        return parts.policy_loss(outputs, old, number, cfg), [extra(params, outputs, old, cfg) for extra in parts.extra_losses]
 
     outputs = jax.eval_shape(lambda *args: network.apply(*args)[0], state.params, carry, row.obs, row.first)
-    traced = jax.make_jaxpr(loss)(row.policy, outputs, row.obs, row.first, row.action, number).jaxpr
+    traced = jax.make_jaxpr(loss)(row.policy, outputs, number, state.params, row).jaxpr
     read = {x for equation in traced.eqns for x in equation.invars if not isinstance(x, Literal)}
     return not read.isdisjoint(traced.invars[: len(jax.tree.leaves(row.policy))])
 

@@ -38,6 +38,12 @@ def test_updates_before_learning_starts_keep_penalty_and_schedule():
 
 
 @pytest.mark.slow
+def test_extra_losses_may_read_the_old_policy():
+    kl = lambda params, outputs, old, cfg: (old.policy.kl(outputs.policy).mean(), {})
+    metrics = jax.eval_shape(tiny(extra_loss=kl), jax.random.key(0)).metrics
+    assert "extra_loss" in metrics
+
+
 def test_learning_rate_keeps_adapting_after_an_early_stop():
     cfg = CFG.replace(lr_schedule="kl_adaptive", desired_kl=1e-5, target_kl=1e-5, lr=1e-2)
     lr = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)["lr"]
