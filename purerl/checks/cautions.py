@@ -45,9 +45,9 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
 def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
     """Warn about groups of a custom network that no phase trains. The warning points to the caller of `make_train`."""
     params = shapes_of(cfg, network, env)[0]
-    if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
-        named = sorted({group for phase in phases for group in phase.groups or ()})
-        hint = f"no phase of this algorithm trains the groups {', '.join(idle)}; its phases train {', '.join(named) or 'all'}"
+    trained = {group for phase in phases for group in moving_groups(phase, params)}
+    if idle := sorted(params.keys() - trained):
+        hint = f"no phase of this algorithm trains the groups {', '.join(idle)}; its phases train {', '.join(sorted(trained))}"
         warnings.warn(str(Problem("network", ..., hint)), stacklevel=3)
 
 

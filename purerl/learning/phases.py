@@ -9,6 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from purerl.config.base import OnPolicyConfig
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import Clock
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.platform import pack, unpack
@@ -134,6 +135,8 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
     for phase in phases:
         params, opt_state[phase.name], phase_metrics = run_phase(phase, state.clock, key, params, opt_state[phase.name], batch)
         found |= phase_metrics
+    if "loss" not in found:
+        raise ConfigError([Problem("algorithm", ..., "no loss of its phases returns the metric 'loss'; return one from a phase")])
     stopped = Mean(jnp.float32(0), found["loss"].count)  # the default, if no phase has an early stop
     last = phases[-1]
     lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock)))
@@ -262,7 +265,8 @@ def clip_gradient(phase: Phase, vectors: Vectors, gradient: Groups) -> tuple[Gro
 
 def moving_groups(phase: Phase, params: Groups) -> Groups:
     """Return the parameter groups that a phase trains."""
-    return {group: params[group] for group in phase.groups or params if group not in phase.frozen}
+    groups = params if phase.groups is None else phase.groups
+    return {group: params[group] for group in groups if group not in phase.frozen}
 
 
 def init_phase(phase: Phase, params: Groups) -> PyTree:

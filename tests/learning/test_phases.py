@@ -5,6 +5,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
+import purerl
 from purerl.algorithms.ppo import ppo_loss, value_term
 from purerl.config.algorithms import PPOConfig
 from purerl.core.keys import clock_at
@@ -12,7 +13,7 @@ from purerl.core.reductions import Axis, on_axis
 from purerl.core.types import Sample, Sequences
 from purerl.envs import make_env
 from purerl.learning.optimizers import Optimizer
-from purerl.learning.phases import Phase, init_phase, make_phase, run_phase
+from purerl.learning.phases import Phase, init_phase, make_phase, moving_groups, run_phase
 from purerl.learning.update import sequences
 from purerl.networks.actor_critic import actor_critic
 from tests.helpers.programs import branches
@@ -109,6 +110,14 @@ def test_phase_trains_only_its_groups():
     np.testing.assert_allclose(moved["policy"], 1 - 0.1 * 3, rtol=1e-6)
     np.testing.assert_array_equal(moved["value"], params["value"])
     assert "grad_norm/value" not in metrics
+    assert moving_groups(phase_of(loss, groups=()), params) == {}
+
+
+def test_algorithms_whose_phases_report_no_loss_are_refused():
+    phases = lambda learner: [make_phase(learner, "quiet", lambda params, batch: (jnp.float32(0), {}), 1, follows_kl=False)]
+    algorithm = lambda cfg, env, network, parts: purerl.ppo(cfg, env, network, parts, phases)
+    with pytest.raises(purerl.ConfigError, match="no loss of its phases returns the metric 'loss'"):
+        purerl.make_train(PPOConfig(**PLAIN), algorithm=algorithm)
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 100.0, np.inf])
