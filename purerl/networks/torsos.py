@@ -85,7 +85,7 @@ def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module
 def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
     """Return the encoder of an entry: convolutions for images, an embedding for categorical values, a dense layer for vectors."""
     activation = ACTIVATIONS[cfg.activation]
-    if _is_image(entry):
+    if _is_image(entry) and cfg.torso != "mlp":
         kind = cfg.torso if cfg.torso in CONVOLUTIONS else torso_kind("auto", entry)[0]
         return CNN(CONVOLUTIONS[kind][0], cfg.hidden[:1], activation)
     return MLP(cfg.hidden[:1], (lambda x: x) if is_index(entry) else activation)
@@ -119,9 +119,11 @@ def torso_problems(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> lis
     """Report where the config's torso, or the names of custom encoders, do not fit the observations."""
     entries, found = entries_of(space), []
     if given is not None:
-        unknown = [name for name in given if name not in entries] if isinstance(given, dict) else []
-        return [Problem(f"torso[{name!r}]", given[name], f"no such entry; {nearest(str(name), entries)}") for name in unknown]
-    images = [x for x in entries.values() if _is_image(x)] if by_entry(cfg, space, None) else [space]
+        given = given if isinstance(given, dict) else entries
+        unknown = [name for name in given if name not in entries]
+        found = [Problem(f"torso[{name!r}]", given[name], f"no such entry; {nearest(str(name), entries)}") for name in unknown]
+        entries = {name: x for name, x in entries.items() if name not in given}
+    images = [x for x in entries.values() if _is_image(x)] if given is not None or by_entry(cfg, space, None) else [space]
     for kind, shape in (torso_kind(cfg.torso, image) for image in images):
         size = 0 if kind == "mlp" else CONVOLUTIONS[kind][1]
         if size and not (len(shape) == 3 and min(shape[:2]) >= size):

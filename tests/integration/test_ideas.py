@@ -277,6 +277,12 @@ def test_encoder_of_one_entry_can_be_replaced():
     assert found["policy/torso/MLP_0/Dense_0/kernel"] == (8 + 8 + 4, 8)
     with pytest.raises(purerl.ConfigError, match="did you mean 'joints'"):
         purerl.make_train(purerl.PPOConfig(**SIZES), env=MIXED, torso={"joint": residual_linen.Residual})
+    flat = sizes(
+        purerl.make_train(purerl.PPOConfig(**SIZES, torso="mlp"), env=MIXED, torso={"joints": residual_linen.Residual(4)})
+    )
+    assert flat["policy/torso/encoders_camera/Dense_0/kernel"] == (6 * 6 * 2, 8)
+    with pytest.raises(purerl.ConfigError, match=r"torso = 'nature_cnn': needs images .* of at least 36 x 36, not \[6, 6, 2\]"):
+        purerl.make_train(purerl.PPOConfig(**SIZES, torso="nature_cnn"), env=MIXED, torso={"joints": residual_linen.Residual})
 
 
 def test_functional_torso_keeps_its_own_initial_parameters():
