@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purerl.core.auto_reset import AutoReset, change_step
+from purerl.core.auto_reset import change_step
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
@@ -35,20 +35,23 @@ def checked(env: Environment, num_envs: int) -> Environment:
         with code_of("env", f"reset(keys [{keys.shape[0]}])"):
             return strong(env.reset(keys))
 
-    def step(keys, env_state, action):
-        shapes = jax.tree.map(lambda x: list(x.shape), action)
-        with code_of("env", f"step(keys [2, {keys.shape[1]}], env_state, action {shapes})"):
-            return strong(env.step(keys, env_state, action))
+    def checked_step(step):
+        def run(keys, env_state, action):
+            shapes = jax.tree.map(lambda x: list(x.shape), action)
+            with code_of("env", f"step(keys {list(keys.shape)}, env_state, action {shapes})"):
+                return strong(step(keys, env_state, action))
+
+        return run
 
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, num_envs)))
     with code_of("env", f"reset(keys [{num_envs}])"):
         env_state, obs = jax.eval_shape(reset, jax.ShapeDtypeStruct((num_envs,), keys.dtype))
     action = action_shapes(env.action_space, num_envs)
+    step = change_step(env.step, reset, checked_step)
     after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
         raise ConfigError([Problem("env", type(after), "step must return a purerl.TimeStep")])
     raise_if_any(_problems(env, obs, after, num_envs) + step_problems(env_state, obs, after, (num_envs,)))
-    step = env.step if isinstance(env.step, AutoReset) else step
     return env._replace(reset=reset, step=step, action_space=action_space)
 
 

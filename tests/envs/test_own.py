@@ -1,10 +1,14 @@
 """Batched environments of purerl's protocol: the agents of one game."""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import purerl
 from purerl import PPOConfig
+from purerl.core.auto_reset import AutoReset
+from purerl.core.environment import TimeStep
 from tests.ideas.games import games
 
 
@@ -28,3 +32,21 @@ def test_check_env_and_export_support_agents_of_a_game():
     assert any("share parts of the state" in note for note in report.notes)
     train = purerl.make_train(PPOConfig(num_envs=6, num_steps=8, num_minibatches=2, hidden=(8,)), env=games)
     purerl.export(train, jax.jit(train.init)(jax.random.key(0)))
+
+
+def test_steps_with_separate_resets_have_strong_dtypes_and_name_their_errors():
+    reset = lambda keys: (jnp.zeros(len(keys)), jnp.zeros((len(keys), 1)))
+
+    def advance(keys, state, action):
+        never = jnp.zeros(len(keys), bool)
+        return TimeStep(state, state[:, None], state[:, None], jnp.where(action == 0, 0.0, 1.0), never, never, {})
+
+    space = jax.ShapeDtypeStruct((1,), np.dtype(np.float32))
+    env = purerl.Environment(reset, AutoReset(advance, reset, True), space, purerl.Discrete(2), None)
+    made = purerl.make_train(PPOConfig(num_envs=4, num_steps=8, num_minibatches=2, hidden=(8,)), env=env).env
+    keys = jax.random.split(jax.random.key(0), (2, 4))
+    assert isinstance(made.step, AutoReset)
+    assert not made.step(keys, reset(keys[0])[0], jnp.zeros(4, jnp.int32)).reward.weak_type
+    failing = env._replace(step=AutoReset(lambda keys, state, action: state.missing, reset, True))
+    with pytest.raises(purerl.ConfigError, match=r"env: step\(keys \[128\], env_state, action \[128\]\) raised AttributeError"):
+        purerl.make_train(PPOConfig(num_envs=128), env=failing)
