@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import ConfigError, Problem, is_int, nearest
 from purerl.core.spaces import Discrete, Indices
 from purerl.envs.animation import drawing
 from purerl.envs.functions import wrap_env
@@ -81,8 +81,9 @@ def _rulesets(params: Any, name: str, part: tuple[int, int] | None) -> Any:
         hint = f"is not downloaded; run python -c 'import xminigrid; xminigrid.load_benchmark(\"{name}\")'"
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, hint)])
     every = load_benchmark(name)
-    first, end = part or (0, every.num_rulesets())
-    if not 0 <= first < end <= every.num_rulesets():
+    part = (0, every.num_rulesets()) if part is None else part
+    is_pair = isinstance(part, tuple | list) and len(part) == 2 and all(is_int(x) for x in part)
+    if not (is_pair and 0 <= part[0] < part[1] <= every.num_rulesets()):
         hint = f"must be two ints (start, stop) with 0 <= start < stop <= {every.num_rulesets()}"
         raise ConfigError([Problem("env_kwargs", {"rulesets": part}, hint)])
-    return jax.tree.map(lambda x: x[first:end], every)
+    return jax.tree.map(lambda x: x[slice(*part)], every)

@@ -33,5 +33,6 @@ def test_each_reset_draws_a_ruleset(tmp_path, monkeypatch):
     env = make_env("xminigrid/XLand-MiniGrid-R1-9x9", asked, {})
     state, _ = env.reset(jax.random.split(KEY, 64))
     assert np.unique(state[0].state.goal_encoding[:, 2]).tolist() == [1, 2, 3]
-    with pytest.raises(ConfigError, match="stop <= 4"):
-        make_env("xminigrid/XLand-MiniGrid-R1-9x9", (("benchmark", "trivial-21k"), ("rulesets", (3, 5))), {})
+    for rulesets in ((3, 5), 3, ("a", "b"), (0.0, 3.0), (0, 1, 2)):
+        with pytest.raises(ConfigError, match=r"must be two ints .* stop <= 4"):
+            make_env("xminigrid/XLand-MiniGrid-R1-9x9", (("benchmark", "trivial-21k"), ("rulesets", rulesets)), {})
