@@ -121,7 +121,7 @@ class Keeper:
     def snapshot(self) -> dict[str, Any]:
         """Return the attributes and class name of each layer, or `{"missing": [...]}` if some attributes cannot be saved."""
         values = self._values()
-        unknown = [x["unknown"] for layer in values for x in layer.values() if isinstance(x, dict) and "unknown" in x]
+        unknown = [x["unknown"] for layer in values for x in layer.values() if _is_unknown(x)]
         missing = unknown + self._shared(values)
         return {"missing": missing} if missing else {"values": values, "layers": self._names}
 
@@ -135,7 +135,8 @@ class Keeper:
             raise EnvironmentFailed(f"saved with the wrappers {' > '.join(before)}, but now has {' > '.join(self._names)}")
         for layer, made, values in zip(self._layers, self._made, saved["values"], strict=True):
             for name, x in (made | values).items():
-                setattr(layer, name, decoded(x, getattr(layer, name, None)))
+                if not _is_unknown(x):
+                    setattr(layer, name, decoded(x, getattr(layer, name, None)))
 
 
 def _described(place: str, x: Any) -> Any:
@@ -143,6 +144,10 @@ def _described(place: str, x: Any) -> Any:
         return encoded(x)
     except TypeError as error:
         return {"unknown": f"{place} ({error})"}
+
+
+def _is_unknown(x: Any) -> bool:
+    return isinstance(x, dict) and "unknown" in x
 
 
 def _stays_as_made(x: Any) -> bool:

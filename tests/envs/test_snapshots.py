@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import purerl
+from purerl.envs.snapshots import Keeper
 from tests.helpers.gymnasium_env import Ends
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
@@ -65,3 +66,20 @@ def test_run_does_not_resume_with_other_wrappers(tmp_path):
     says = "saved with the wrappers Ends, but now has RecordEpisodeStatistics > Ends"
     with pytest.raises(purerl.EnvironmentFailed, match=says):
         purerl.fit(cfg.replace(total_timesteps=256), env=purerl.from_gymnasium(make), directory=tmp_path)
+
+
+class Lazy(Ends):
+    """An environment whose unsupported attribute is replaced by a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.helper = object()
+
+
+def test_attributes_that_are_code_later_are_left_as_they_are():
+    env = Lazy()
+    keeper = Keeper(env)
+    assert "helper" in str(keeper.snapshot()["missing"])
+    env.helper = len
+    keeper.restore(keeper.snapshot())
+    assert env.helper is len
