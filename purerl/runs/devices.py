@@ -73,7 +73,7 @@ def over_rows(
         mesh = mesh_for(rows)
         padded = -(-rows // mesh.shape[ROWS]) * mesh.shape[ROWS]
         run = rowwise(function, axes, out_axes)
-        if mesh.size > 1:
+        if mesh.size > 1 or mesh.devices.flat[0] != jax.local_devices()[0]:
             run = jax.shard_map(run, mesh=mesh, in_specs=specs_of(axes), out_specs=specs_of(out_axes), check_vma=False)
         if rows == padded:
             return run(*args)

@@ -77,6 +77,13 @@ def test_only_the_given_devices_are_used():
     assert many(keys(2)).state.params.keys() == {"policy", "value"}
 
 
+def test_single_row_runs_on_the_given_device():
+    last = jax.local_devices()[-1]
+    assert last != jax.local_devices()[0]
+    for count in (1, 3):
+        assert purerl.over_devices(lambda x: 2 * x, devices=[last])(jnp.ones(count)).devices() == {last}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "exact"), [(4, False), (3, True)])
 def test_update_counter_is_shared_by_all_seeds(count, exact):
