@@ -73,7 +73,8 @@ class Train:
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
         # Each function is traced once: shape queries and all compiled programs that contain the function share the trace.
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
-        init = lambda key: strong(algorithm.init(key))  # initial states of custom parts may be weakly typed, updated states not
+        # Initial states of custom parts may be weakly typed, updated states not.
+        init = lambda key: strong(algorithm.init(key), "state")
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 

@@ -212,6 +212,6 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
                 [Problem("intrinsic", shapes(after), f"reward must return a state like its input, {shapes(state)}")]
             )
         reward_ = jnp.asarray(reward_).astype(jnp.float32)
-        return reward_, strong(after), {"intrinsic_reward": mean_of(reward_)}
+        return reward_, strong(after, "intrinsic"), {"intrinsic_reward": mean_of(reward_)}
 
     return Intrinsic(lambda key, obs: ({}, init(key, obs)), paid)

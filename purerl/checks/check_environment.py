@@ -95,7 +95,7 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[
     needed, there = 2 * each * cfg.batch_size // devices, _memory()  # observations to act on, and observations before resets
     if needed <= there:
         return []
-    hint = f"{cfg.num_steps} steps of observations need {needed / 1e9:,.0f} GB, but a device has {there / 1e9:,.0f}; use fewer"
+    hint = f"{cfg.num_steps} steps of observations need {needed / 1e9:,.0f} GB, but a device has {there / 1e9:,.0f} GB; use fewer"
     return [Problem("num_envs", cfg.num_envs, hint)]
 
 

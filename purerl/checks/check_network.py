@@ -30,7 +30,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     params, obs = shapes_of(cfg, network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
     with code_of("network", f"initial_carry({num_envs})"):
-        carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs)))
+        carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs), "network.initial_carry"))
     shapes = jax.tree.map(lambda x: list(x.shape), obs)
     with code_of("network", f"apply(params, carry, obs {shapes}, first {list(first.shape)})"):
         result = jax.eval_shape(network.apply, params, carry, obs, first)

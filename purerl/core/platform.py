@@ -144,15 +144,15 @@ def means(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
 # --- arrays in loops ---------------------------------------------------------------------------------------------------
 
 
-def strong(tree: Any) -> Any:
+def strong(tree: Any, name: str = "env") -> Any:
     """Return arrays with strong dtypes: weak dtypes would change in a scan's carry. Raise a ConfigError if a leaf is no array."""
 
     def one(path, x):
         try:
             x = jnp.asarray(x)
         except TypeError as error:
-            hint = "is not an array, so JAX cannot trace the environment; use only arrays in state, observation, reward and flags"
-            raise ConfigError([Problem(f"env: {jax.tree_util.keystr(path)}", x, hint)]) from error
+            hint = "is not an array, so that JAX cannot trace the function that returned it; return only arrays"
+            raise ConfigError([Problem(f"{name}: {jax.tree_util.keystr(path)}", x, hint)]) from error
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return x if is_key else jax.lax.convert_element_type(x, x.dtype)
 
