@@ -2,8 +2,8 @@
 
 The bootstrap value of a step is the value of the next step's observation. After a time limit, the default is instead the value
 of the observation before the reset. At most C episodes of each environment are truncated in a rollout (see `most_truncations`).
-If C < min(T, 5), the network is feed-forward and the rollout does not keep `next_obs`, the loop over time stores the observations
-before resets as `[C, B, ...]`, instead of the next observations of all steps, `[T, B, ...]`.
+With this default, C < min(T, 5), a feed-forward network and no kept `next_obs`, the loop over time stores the observations before
+resets, `[C, B, ...]`, instead of the next observations of all steps, `[T, B, ...]`.
 """
 
 from typing import Any, NamedTuple
@@ -194,7 +194,7 @@ def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
 
 
 def rows_of_truncations(truncated: jax.Array, count: int) -> jax.Array:
-    """Return the index below C of each truncated step's observation before the reset, `[T, B]` int32. Others are arbitrary."""
+    """Return the row in `[C, B, ...]` of each truncated step's final observation, `[T, B]` int32. Others are arbitrary."""
     if count == truncated.shape[0]:
         return jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[:, None], truncated.shape)
     return jnp.maximum(jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1, 0)

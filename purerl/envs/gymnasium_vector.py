@@ -112,7 +112,7 @@ class VectorEnvironments:
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
-        ConfigError: with `vector`, `make` returns no vector environment, or one in the mode NEXT_STEP that may ignore masks.
+        ConfigError: with `vector`, `make` returns no vector environment, or a NEXT_STEP one that may ignore reset masks.
     """
 
     def __init__(self, make: Callable, vectorization: str, count: int, info: dict[str, tuple[int, ...]], finite: bool = False):
@@ -191,7 +191,7 @@ class VectorEnvironments:
 
     def snapshot(self) -> dict[str, Any]:
         if self._own:
-            return {"missing": "the state of a vector environment cannot be saved"}
+            return {"missing": "custom vector environments cannot be saved"}
         with self._errors("snapshot"):
             kept = self.envs.call("kept")
         missing = sorted({name for each in kept for name in each.get("missing", ())})
@@ -292,7 +292,7 @@ def _observation_part(space: spaces.Space) -> Any:
         ):
             dtype = np.dtype(np.float32)  # integers beyond the range of the dtype would wrap around
         return jax.ShapeDtypeStruct(space.shape, dtype)
-    hint = "the observation space must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these"
+    hint = "observations must be Box, Discrete, MultiBinary, 1-D or uniform MultiDiscrete, or a Dict or Tuple of these"
     raise ConfigError([Problem("env", space, hint)])
 
 

@@ -232,7 +232,7 @@ def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batc
         batch: N sequences of L steps, `[L, N]`.
     """
     L, N = jax.tree.leaves(batch.steps)[0].shape[:2]
-    # Gathering single steps from one packed array is a tenth faster than leaf by leaf. Longer sequences are not worth the copy.
+    # Gathering single steps from one packed array is a tenth faster than leaf by leaf. For longer ones, packing does not pay.
     packed = pack(batch.steps, (1, N) if L == 1 else None)
 
     def gradient_of(flat, rows, recomputed):

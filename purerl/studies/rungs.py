@@ -27,7 +27,7 @@ CHUNK_SECONDS = 2.0  # approximate duration of a chunk; a signal takes effect at
 
 
 def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:
-    """Return the number of updates at the end of a rung; each rung ends at twice the updates of the previous rung."""
+    """Return the number of updates at the end of a rung, about twice those at the end of the previous rung."""
     return 0 if rung < 0 else max(rung + 1, num_updates >> (rungs - 1 - rung))
 
 
@@ -60,7 +60,7 @@ def check_program(train: Train, rungs: int) -> None:
 
 
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:
-    """Check that an episode fits into the first rung. If it fits with no number of rungs, return a warning, otherwise "".
+    """Check that an episode fits into the first rung. If it is longer than all of training, return a warning, else "".
 
     Raises:
         ConfigError: the first rung is too short, and fewer rungs would make it long enough.
@@ -103,7 +103,7 @@ class RungTrainer:
             states: state of each trial at the beginning of the rung; None to train from the first update.
         """
         before, count, seeds = time.perf_counter(), len(batch.trials), self._options["num_seeds"]
-        # For the last few trials, compiling a smaller program is cheaper than training copies of these trials, too.
+        # For the last few trials, compiling a smaller program is cheaper than filling up the batch with copies.
         rows = min(self._options["at_once"], 1 << (count - 1).bit_length())
         copies = lambda each: [*each, *[each[-1]] * (rows - count)]
         runs = self._runs(batch.static, copies(batch.points))
