@@ -154,16 +154,20 @@ def base_optimizer(cfg: OnPolicyConfig, transformation: optax.GradientTransforma
     return Optimizer(named[cfg.optimizer], elementwise=True)
 
 
+def _is_bias(path: tuple) -> bool:
+    """Return True for the bias of a layer. Biases of gates have two axes."""
+    return jax.tree_util.keystr(path[-1:], simple=True).endswith("bias")
+
+
 def _weights(params: PyTree) -> PyTree:
     """Mark the arrays with weight decay: arrays of two or more axes, except biases. Standard deviations have one axis."""
-    named = lambda path: jax.tree_util.keystr(path[-1:], simple=True)
-    return jax.tree_util.tree_map_with_path(lambda path, x: x.ndim > 1 and not named(path).endswith("bias"), params)
+    return jax.tree_util.tree_map_with_path(lambda path, x: x.ndim > 1 and not _is_bias(path), params)
 
 
 def _hidden_matrices(params: PyTree) -> PyTree:
-    """Mark the matrices that muon orthogonalises: all except those of the built-in heads, whose layers are named `Linear_...`."""
+    """Mark the matrices that muon orthogonalises: all except those of layers named `Linear_...`, such as built-in heads."""
     is_head = lambda path: "/Linear_" in jax.tree_util.keystr(path, simple=True, separator="/")
-    is_moved = lambda path, x: x.ndim == 2 and min(x.shape) > 1 and not is_head(path)
+    is_moved = lambda path, x: x.ndim == 2 and min(x.shape) > 1 and not (is_head(path) or _is_bias(path))
     mark = lambda path, x: optax.contrib.MuonDimensionNumbers() if is_moved(path, x) else None
     return jax.tree_util.tree_map_with_path(mark, params)
 

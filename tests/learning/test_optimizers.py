@@ -129,7 +129,8 @@ def test_muon_orthogonalises_the_steps_of_hidden_matrices_only():
     with jax.numpy_dtype_promotion("standard"):
         step, _ = jax.jit(optimizer.update)(gradient, optimizer.init(params), params)
     policy = step["policy"]
-    for x in (policy["head"]["Linear_0"]["kernel"], policy["torso"]["Dense_0"]["bias"]):
+    assert policy["memory"]["layer_0"]["bias"].ndim == 2  # a row for each gate
+    for x in (policy["head"]["Linear_0"]["kernel"], policy["torso"]["Dense_0"]["bias"], policy["memory"]["layer_0"]["bias"]):
         np.testing.assert_allclose(jnp.abs(x), 0.9 / (1 + 0.9) + 1, atol=1e-2)  # the first step of adam with Nesterov momentum
     kernel = policy["torso"]["Dense_0"]["kernel"]
     values = jnp.linalg.svd(kernel, compute_uv=False) / (0.2 * np.sqrt(max(kernel.shape)))
