@@ -97,7 +97,7 @@ def actor_critic(
     network = _separate(cfg, trunks, heads, views, gain)
     dense = memory is None and not cfg.heads and all(isinstance(x, MLP) for x in torsos.values())
     fuses = cfg.kernels == "fused" and dense and policy_head.outputs <= OUTPUTS
-    return _fused(network, torsos, heads, views) if fuses else network
+    return _fused(network, torsos, heads, views, cfg.critic_obs) if fuses else network
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
@@ -193,9 +193,9 @@ def _separate(
     return Network(init, apply, initial_carry, prepare)
 
 
-def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable) -> Network:
-    """Return a network whose torsos and heads a GPU computes with one kernel, or with one for each group if the torsos differ."""
-    alike = torsos["policy"] == torsos["value"]
+def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable, critic_obs: str) -> Network:
+    """Return a network whose fused layers a GPU computes with one kernel, or with one for each group if they differ."""
+    alike = torsos["policy"] == torsos["value"] and not critic_obs  # equal layers of the same input
     together = [tuple(torsos)] if alike else [(group,) for group in torsos]
 
     def pack(params):

@@ -9,6 +9,7 @@ import pytest
 
 import purerl
 from purerl import ConfigError
+from tests.helpers.probes import Rich
 
 SMALL = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 16}
 IMAGES = {"env": "Breakout-MinAtar", "num_envs": 4, "num_steps": 16}
@@ -87,6 +88,12 @@ def test_all_algorithms_and_networks_take_fused_kernels(config, values):
 def test_layers_that_do_not_fit_into_registers_are_refused(values, refused):
     with pytest.raises(ConfigError, match=refused):
         purerl.make_train(purerl.PPOConfig(**SMALL, **values, kernels="fused"))
+
+
+def test_networks_with_different_inputs_are_fused_separately():
+    cfg = purerl.PPOConfig(num_envs=4, num_steps=16, kernels="fused", critic_obs="secret", action_mask="legal")
+    train = purerl.make_train(cfg, env=Rich())
+    jax.eval_shape(train.update, jax.eval_shape(train.init, jax.random.key(0)))
 
 
 def test_custom_torso_is_named_as_without_kernels():
