@@ -34,6 +34,9 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     """Train as the flags describe, and return the exit status."""
     options: dict[str, Any] = _arguments_of(fit, asked) | {"progress": False}
     options |= imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
+    files = [name for name in ("csv", "json_lines") if getattr(asked, name)]
+    if files and not asked.directory:
+        raise ConfigError([Problem(name, True, "writes into the run's directory; give --directory") for name in files])
     if asked.stop_at_return != math.inf:
         if not (asked.eval_every or asked.stop_every):
             raise ConfigError([Problem("stop_at_return", asked.stop_at_return, "is never checked; set eval_every or stop_every")])

@@ -27,6 +27,8 @@ def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     assert "lr = 'x': must be a number" in capsys.readouterr().err
     assert cli.main(["ppo", *small, "--draws", "4"]) == 2
     assert "needs --sweep" in capsys.readouterr().err
+    assert cli.main(["ppo", *small, "--csv"]) == 2
+    assert "csv = True: writes into the run's directory; give --directory" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # an episode takes fewer steps here
