@@ -1,15 +1,15 @@
-"""Platform-dependent loops, and arrays packed for loops: the only module that distinguishes CPU, GPU and TPU.
+"""Platform-dependent loops, and arrays packed for loops: the only caller of `jax.lax.platform_dependent`.
 
-The choice depends on the platform that the program is compiled for, not on the machine that traces the program, since programs
+Programs choose between two variants by the platform that they are compiled for, not by the machine that traces them, since they
 can be compiled ahead of time, or exported. Both variants compute the same numbers up to rounding, from the same parameters.
-Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests/benchmarks/programs.md`).
+Most kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests/benchmarks/programs.md`).
 
 | part | on a CPU | on an accelerator | reason |
 |---|---|---|---|
 | initial weights | one seed after the other | batched | batched QR can hang on a CPU; 1/97 of the time for 2048 seeds on a GPU |
-| work that few environments need: resets, recurrent values | a branch | always computed | a branch waits for the host |
+| work that few environments need: resets, bootstrap values | a branch | always computed | a branch waits for the host |
 | slow resets (Craftax's worlds) in rollouts | when needed, one after the other | all at once, before the loop | no wait |
-| slow resets elsewhere | one after the other | a sixteenth of them at a time | waiting costs less than generating worlds |
+| slow resets elsewhere | one after the other | 1/16 of the environments at a time | waiting costs less than generating worlds |
 | rollout rows and loop state | one array per leaf | one packed array | less than half the kernels of a step |
 | values of feed-forward networks | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
 | policy and value of equal shape | separate | batched products | 7 kernels fewer per minibatch; a tenth slower on a CPU |
@@ -20,7 +20,7 @@ Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests
 | gradient of GRU and LSTM | stores intermediates | recomputes them | 13 kernels per step, not 21; a quarter slower on a CPU |
 | linear recurrences: LRU, minimal GRU | one step at a time | blocks of steps at once | 4 kernels for 1024 steps |
 | loops of small steps: estimators, shuffle | one step at a time | unrolled | few kernels for many steps |
-| several devices: metrics | reduced before the shuffle | the same; on a TPU also before the batch | a third less memory there |
+| several devices: metrics | reduced before the shuffle | the same; a TPU's batch waits for them | a third less memory on a TPU |
 
 Other parts are the same on all platforms. Hidden dense layers are flax's by default. Heads of up to 8 outputs multiply one
 column after the other, which takes a fifth of the time of one product on a CPU, and saves up to 5 kernels on a GPU, since XLA
@@ -108,11 +108,11 @@ def scan(
 
 
 def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
-    """Return `run()` if any flag is set. If no flag is set, return `otherwise` on a CPU and `run()` on an accelerator.
+    """Return `run()` if any flag is set. If none is, return `otherwise` on a CPU and `run()` on an accelerator.
 
-    Do not read the result if no flag is set. A CPU branches, to skip work that is seldom needed. An accelerator always computes
-    `run()`: a GPU's host would wait for the flags, which takes longer than a few small kernels, and among thousands of
-    environments, some nearly always need `run()`.
+    If no flag is set, the two must be equal, or unread. Without `vmap`, a CPU skips this seldom needed work. An accelerator
+    always computes `run()`: a GPU's host would wait for the flags, which takes longer than a few small kernels, and among
+    thousands of environments, some nearly always need `run()`.
     """
     branch = lambda: jax.lax.cond(flags.any(), run, lambda: otherwise)
     return by_platform(cpu=branch, accelerator=run)
@@ -151,7 +151,7 @@ def strong(tree: Any, name: str = "env") -> Any:
         try:
             x = jnp.asarray(x)
         except TypeError as error:
-            hint = "is not an array, so that JAX cannot trace the function that returned it; return only arrays"
+            hint = "is not an array, so JAX cannot trace the function that returned it; return only arrays"
             raise ConfigError([Problem(f"{name}: {jax.tree_util.keystr(path)}", x, hint)]) from error
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return x if is_key else jax.lax.convert_element_type(x, x.dtype)

@@ -28,7 +28,7 @@ from purerl.networks.torsos import by_entry, encode, encode_entries, torso_of, t
 
 STACKED = "trunks of policy and value, stacked"  # entry that `prepare` adds to the parameters
 PACKED = "layers of policy and value, packed"  # entry that `prepare` adds to the parameters if kernels are fused
-# The policy starts near uniform (Huang et al. 2022, "37 details", number 2). Predictions of values and advantages are not scaled.
+# Policies start near constant (Huang et al. 2022, "37 details", number 2). Predictions of values and advantages are not scaled.
 HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 
 
@@ -116,7 +116,7 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
         hint = f"shows the policy {cfg.critic_obs!r}, which only the value network may see; use 'separate', or critic_obs=''"
         found.append(Problem("arch", cfg.arch, hint))
     if not jax.tree.leaves(spaces["policy"]):
-        return [*found, Problem("critic_obs", cfg.critic_obs, "leaves the policy without an observation; use ''")]
+        return [*found, Problem("critic_obs", cfg.critic_obs, "the policy would see nothing; hide fewer entries")]
     for space in [spaces["value"]] if isinstance(torso, dict) else spaces.values():
         found += [problem for problem in torso_problems(cfg, space, torso) if problem not in found]
     return found
@@ -135,7 +135,7 @@ def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.
 def _separate(
     cfg: OnPolicyConfig, trunks: dict[str, Trunk], heads: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
-    """Return a network with separate trunks for policy and value. Each group has the parameters of a trunk and of its head.
+    """Return a network with separate trunks for policy and value. Both groups have the parameters of a trunk and its head.
 
     The carry of a recurrent network is a dict from group to hidden state. On an accelerator, two trunks with equal MLPs and the
     same input are computed together, with one product per layer. This saves 7 kernels in a minibatch of 64-64 networks. On a
@@ -157,7 +157,7 @@ def _separate(
         (x, past), (first, carry) = views(obs), initial_inputs(obs, initial_carry)
         params, features = {}, {}
         for group, trunk in trunks.items():
-            key_of_group = named_key(key, group)  # for what `initialize` does not sample, such as a custom torso's parameters
+            key_of_group = named_key(key, group)  # for what `initialize` keeps, such as a custom `memory`'s parameters
             inputs = x[group], past, carry_of(carry, group), first
             (features[group], _), made = trunk.init_with_output(key_of_group, *inputs)
             params[group] = only_parameters("network", made)
@@ -258,7 +258,7 @@ def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None
     """Return a function from the path of a kernel to the kernel's initial factor.
 
     The factor of torsos is sqrt(2) for `orthogonal`, and 1 for other schemes, which have their own scale. The factor is None for
-    kernels that keep their custom initial values: in a custom recurrent module, and in a torso of two functions.
+    kernels that keep their custom initial values: in a custom recurrent module, and in an `(init, apply)` torso.
     """
     in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # computed here, since `gain` must not keep a traced config
 

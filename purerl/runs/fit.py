@@ -128,8 +128,8 @@ def fit(
         num_seeds: number of runs per config. One program trains all runs, spread over the devices or, on a CPU, over its cores.
         exact: make each of several runs bit-identical to the same run alone: a device then computes its runs one after the other.
         devices_per_run: number of devices that one agent's environments are spread over, as with `data_parallel`. None means the
-          number with which the directory's run was saved, or 1 for a new run or if fewer devices than this number exist. A run
-          that is resumed with another number keeps its parameters and statistics, and its environments are redistributed.
+          number of the directory's saved run if so many devices exist, else 1. A run that is resumed with another number keeps
+          its parameters and statistics, and its environments are redistributed.
         resume: `auto` resumes from the directory's newest checkpoint if one exists, `must` requires a checkpoint, `never` is an
           error if one exists. The config, the seeds, `exact` and the custom objects must be the same as before, except
           `total_timesteps` and `measure`. Custom objects are compared by name, shapes and values. If `total_timesteps` has
@@ -191,7 +191,7 @@ def fit(
     check_type(cfg)
     arguments = dict(locals())
     raise_if_any(wrong_options(arguments))
-    # NumPy scalars overflow where Python's numbers do not, and cannot be written as JSON.
+    # NumPy's integers overflow and cannot be written as JSON, unlike Python's.
     options = types.SimpleNamespace(**{name: x.item() if isinstance(x, np.generic) else x for name, x in arguments.items()})
     options.entered = time.perf_counter()
     line = LiveLine()
@@ -205,7 +205,9 @@ def fit(
     updates = trainer.here.plan.num_updates
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-updates // (MANY_ROWS // 10))
-        warnings.warn(f"the run saves {rows:,} rows of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,}", stacklevel=2)
+        warnings.warn(
+            f"the run saves {rows:,} rows of metrics; metrics_every={fewer} saves at most {MANY_ROWS // 10:,}", stacklevel=2
+        )
     score = evaluation_of(trainer, vars(options))
     layout = {"exact": options.exact, "share": 1 if options.exact else trainer.share, "devices_per_run": options.devices_per_run}
     who = identity(trainer.train, trainer.cfg, options.seed, options.num_seeds, **layout)
@@ -233,7 +235,7 @@ def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
 
 
 def check_arguments(*arguments: Any, **options: Any) -> None:
-    """Raise a ConfigError if `fit` would refuse these arguments with every config."""
+    """Raise a ConfigError for the `wrong_options` among these arguments of `fit`."""
     bound = inspect.signature(fit).bind(*arguments, **options)
     bound.apply_defaults()
     raise_if_any(wrong_options(bound.arguments))

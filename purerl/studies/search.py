@@ -15,7 +15,7 @@ from purerl.studies import space
 from purerl.studies.steps import Step, trials_of
 
 FIRST_DRAWS = 8  # minimum number of random trials before TPE uses its model
-MOST_LISTED = 100_000  # with more combinations, all static, Optuna samples instead of choosing from a list
+MOST_LISTED = 100_000  # longest list of combinations of static values; with more, Optuna samples
 
 Point = dict[str, Any]  # the hyperparameters of a trial, by field
 
@@ -77,7 +77,7 @@ class Search:
         return Step(0, self._static(found[0]), numbers, tuple(found), drawn=tuple(drawn))
 
     def _ask(self, steps: Sequence[Step], known: list[Point], count: int) -> list[Point]:
-        """Return Optuna's parameters of new trials. With enough batches, first try each combination of static values once."""
+        """Return Optuna's parameters of new trials. Each combination of static values comes first, if batches suffice."""
         static, fixed = {path: x for path, x in self.values.items() if space.is_static(self.cfg, path)}, {}
         if space.num_points(self.cfg, static) <= -(-self.trials // self.options["at_once"]):
             tried = [self._static(point) for point in known]
@@ -108,13 +108,13 @@ class Search:
         return found
 
     def importance(self, steps: Sequence[Step]) -> dict[str, float]:
-        """Return, for each parameter, the share of the variance of completed trials' scores that it explains; {} if unknown."""
+        """Return each parameter's importance for being in the best tenth of completed trials (sum 1); {} without trials."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 study = self._study(steps, self._optuna.trial.TrialState.RUNNING)
                 return {path: float(x) for path, x in self._optuna.importance.get_param_importances(study).items()}
-        except (ValueError, RuntimeError, ImportError):  # too few trials, or all scores are equal
+        except (ValueError, RuntimeError, ImportError):  # Optuna cannot compute importances
             return {}
 
     def _study(self, steps: Sequence[Step], waiting: Any) -> Any:

@@ -67,7 +67,7 @@ class Tuned(NamedTuple):
         summary: score of the best config, with seeds that were used neither in the search nor to choose among the finalists.
         trials: all trials, the best first; completed trials come before others.
         finalists: labels of the best trials and their scores with seeds that the search did not use, the best first.
-        importance: by field, the share of the variance of completed trials' scores that the parameter explains; {} if unknown.
+        importance: by field, Optuna's importance for being in the best tenth of completed trials (sum 1); {} without such trials.
           Since stopped and diverged trials do not count, a parameter that makes trials stop or diverge may look unimportant.
         env_steps, seconds: environment steps and seconds of the whole study.
         stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.

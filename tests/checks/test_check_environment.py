@@ -54,7 +54,7 @@ def test_empty_policy_observations_and_duplicate_entries_are_refused():
         def observe_state(self, state):
             return {"previous_reward": super().observe_state(state)}
 
-    with pytest.raises(purerl.ConfigError, match="leaves the policy without an observation"):
+    with pytest.raises(purerl.ConfigError, match="the policy would see nothing; hide fewer entries"):
         purerl.make_train(CFG.replace(critic_obs="previous_reward"), env=Named())
     with pytest.raises(purerl.ConfigError, match="already has the entry previous_reward"):
         purerl.make_train(CFG.replace(memory="gru", memory_inputs=("reward",)), env=Named())
