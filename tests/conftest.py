@@ -27,7 +27,7 @@ def pytest_configure(config):
     if config.stash[OWN_CACHE]:
         os.environ["PURERL_TESTS_CACHE"] = tempfile.mkdtemp()
     if "not slow" in config.option.markexpr or "not as_users" in config.option.markexpr:
-        # Compiling takes most of the time of these tests, and a quarter of that time with these flags.
+        # Compilation takes most of the time of these tests, and these flags reduce it to a quarter.
         add_xla_flags("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
     jax.config.update("jax_compilation_cache_dir", os.environ["PURERL_TESTS_CACHE"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
@@ -39,14 +39,14 @@ def pytest_unconfigure(config):
 
 
 def pytest_collection_finish():
-    """Collect garbage less often: tracing makes many objects, and each collection visits those of all programs before."""
+    """Collect garbage less often: tracing makes many objects, and each collection visits the objects of all earlier programs."""
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark a slow case `long` if its test names other cases by `each_landing`."""
+    """Mark a slow case `long` if its test has the marker `each_landing` and the marker does not name the case."""
     for item in items:
         named = item.get_closest_marker("each_landing")
         if named and item.get_closest_marker("slow") and item.callspec.id not in named.args:
@@ -54,12 +54,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--record", action="store_true", help="record when long tests passed, and the results of fault tests")
+    parser.addoption("--record", action="store_true", help="save when long tests passed, and the results of fault tests")
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Record a passed long test with its commit, if `--record` is given: nothing else runs long tests."""
+    """Save the date, the commit and the minutes of a passed long test, if `--record` is given."""
     report = (yield).get_result()
     asked = item.config.getoption("record")
     if report.passed and call.when == "call" and asked and item.get_closest_marker("long"):
@@ -70,7 +70,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture
 def record_fault(request):
-    """Print a result row of a fault test, and keep it if `--record` is given."""
+    """Return a function that prints the result of a fault test, and saves it if `--record` is given."""
 
     def record(name, row):
         print(f"\n{name}: {row}")
@@ -101,7 +101,7 @@ def vectors():
 
 @pytest.fixture(scope="session")
 def fresh_python():
-    """Run code in another process with changed environment variables, and return its standard output."""
+    """Return a function that runs code in a new process with changed environment variables, and returns its standard output."""
     import subprocess
     import sys
 
@@ -116,6 +116,6 @@ def fresh_python():
 
 @pytest.fixture
 def ranks():
-    """Allow the rank promotion that suites rely on, unlike purerl's own code."""
+    """Allow the rank promotion that suites need. purerl's own code needs none."""
     with jax.numpy_rank_promotion("allow"):
         yield

@@ -1,9 +1,9 @@
-"""The candidates that presets were chosen from; `choices.json` keeps every score used.
+"""Candidates for presets; `choices.json` has every score that chose among them.
 
-python -m tests.benchmarks.choices ENV ... --record      the candidates that have no score yet
+python -m tests.benchmarks.choices ENV ... --record      trains the candidates that have no score yet
 
-A candidate is trained with seeds 100 and 101, or with more if returns scatter, and with eight if these do not decide. The best
-mean is the preset; `RESULTS.md` shows all.
+Each candidate is trained with seeds 100 and 101, or with more seeds if returns scatter. If these do not decide, finalists are
+trained with eight seeds. The candidate with the best mean score is the preset; `RESULTS.md` shows all candidates.
 """
 
 import json
@@ -24,8 +24,8 @@ FIRST_SEED = 100
 class Choice(NamedTuple):
     """The choice of a preset among candidates.
 
-    cfg: the config that all candidates share. candidates: each one's changes, by name. seeds: the number for each candidate.
-    finalists: the candidates that eight seeds train, one of which is the best.
+    cfg: the config that each candidate changes. candidates: a dict from a candidate's name to its changes. seeds: number of seeds
+    for each candidate. finalists: candidates that are trained with eight seeds; if there are any, the preset is one of them.
     """
 
     cfg: purerl.PPOConfig
@@ -48,7 +48,7 @@ MINATAR = purerl.PPOConfig(
     activation="relu",
     value_clip="none",
 )
-# An episode is a rollout. Time is observed, and nothing comes after the last step.
+# A rollout is one episode. The observation includes the time, so the value after the time limit is 0.
 EPISODES = purerl.PPOConfig(
     total_timesteps=2_000_000,
     num_envs=64,
@@ -72,7 +72,7 @@ LONGER = {"num_envs": 16, "num_steps": 128}
 
 CHOICES = {
     "Pendulum-v1": Choice(
-        BOX.replace(env="Pendulum-v1", gamma=0.95, log_std_init=-0.7),  # a deviation of 1; bounds are -2 and 2
+        BOX.replace(env="Pendulum-v1", gamma=0.95, log_std_init=-0.7),  # a standard deviation of 1; the bounds are -2 and 2
         {
             "": {},
             "twice the steps": {"total_timesteps": 2_000_000},
@@ -155,7 +155,7 @@ CHOICES = {
     ),
     "PointRobot-misc": Choice(
         TASKS.replace(env="PointRobot-misc", normalize_reward=False, ent_schedule="constant"),
-        {"deviation of 0.14": {"log_std_init": 0.3}, "deviation of 1": {"log_std_init": 2.3}},  # actions are within 0.1
+        {"deviation of 0.14": {"log_std_init": 0.3}, "deviation of 1": {"log_std_init": 2.3}},  # the bounds are -0.1 and 0.1
     ),
     "BernoulliBandit-misc": Choice(
         EPISODES.replace(env="BernoulliBandit-misc"),
@@ -227,7 +227,7 @@ def config(env, name):
 
 
 def best(env):
-    """Return the candidate of an environment with the best score on the tuning seeds."""
+    """Return the name of the candidate with the best mean score on the tuning seeds; only finalists count, if there are any."""
     rows = recording.load("choices.json")[env]
     return max(CHOICES[env].finalists or rows, key=lambda name: np.mean(rows[name]["scores"]))
 

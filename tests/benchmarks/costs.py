@@ -1,9 +1,9 @@
-"""The costs of an RNN, phases, a ring and curiosity beside plain PPO of the same sizes: CartPole, 4 x 128.
+"""Costs of a GRU, PPG, DAAC, APPO and RND relative to PPO of the same sizes, on CartPole with 4 environments x 128 steps.
 
     python -m tests.benchmarks.costs [NAME ...]
 
-Runs the two programs in turn, each in its own process, and with `--record` keeps the ratios in `costs.json`. Exits with 1 if a
-ratio is beyond its bound.
+PPO and the compared config run in turn, each in a process of its own. `--record` saves the ratios in `costs.json`. The exit
+status is 1 if a ratio is beyond its bound.
 """
 
 import argparse
@@ -23,7 +23,7 @@ WIDE = PPO.replace(hidden=(128, 128), total_timesteps=100_000)
 SAME = {name: value for name, value in vars(PPO).items() if name not in ("num_epochs", "arch")}
 PHASES = purerl.PPGConfig(**SAME, e_pi=4, e_v=4, aux_columns=4)
 
-# Two configs, the least ratio of their speeds, and the greatest ratio of their compile times.
+# PPO, the config compared with PPO, the minimum ratio of their speeds, and the maximum ratio of their compile times.
 COSTS = {
     "GRU of 128, two layers of 128 before it": (WIDE, WIDE.replace(memory="gru"), 0.0, 2.0),
     "PPG, policy phase": (PPO, PHASES.replace(n_pi=2**12), 0.95, 2.0),
@@ -35,7 +35,7 @@ COSTS = {
 
 
 def timed(cfg):
-    """Return seconds to compile, and environment steps a second."""
+    """Return the seconds to compile, and the environment steps per second."""
     run, key = purerl.make_train(cfg), jax.random.key(0)
     start = time.perf_counter()
     compiled = jax.jit(run).lower(key).compile()

@@ -1,25 +1,26 @@
-"""All GPU measurements in ten minutes: speed beside purejaxrl, learning, smoke, and a profile. `gpu.md` shows the results.
+"""GPU measurements: speed beside purejaxrl, learning, smoke tests, and a profile. `gpu.md` shows the results.
 
     python3 -m venv .venv && .venv/bin/pip install '.[cuda,suites]'
     .venv/bin/python -m tests.benchmarks.gpu --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python [PART ...]
 
-A PART is `learning`, say, or a single row of it, `learning:brax/ant`. `programs.py` says how to get purejaxrl; without it, only
-purerl is measured. Each program is a process. As many programs as the host has cores compile side by side; when all are compiled,
-they run one after the other. Each result is saved at once, so that a run that is cut off keeps what it has. The parts are
+A PART is a part, such as `learning`, or one row of a part, such as `learning:brax/ant`. The default parts take ten minutes.
+`programs.py` has the commands that install purejaxrl; without it, only purerl is measured. Each program is a process. As many
+programs as the host has cores compile side by side, then run in turn. Each result is saved at once. The parts are:
 
-    speed     environment steps a second of whole calls of `train`, and their ratio to purejaxrl's; memory; the same bits twice
+    speed     environment steps per second of whole calls of `train`; their ratio to purejaxrl's; memory; the bits of two calls
     rates     the same for environments with slow resets, without a peer
     learning  returns of eight seeds in one `vmap`, from 128 episodes for each seed; for Craftax, the curve of one seed
-    presets   one seed of each preset with published settings that was not run elsewhere, for its own steps; only if named
-    smoke     finite parameters after one update of each algorithm
+    presets   the curve of one seed for each preset with published settings that was not run elsewhere; only if named
+    smoke     a test that all parameters are finite after one update of each algorithm
     profile   the kernels of an update of B that take the most time
-    fused     a minibatch's networks and gradients with rows, programs and warps of the fused kernels, and by XLA; only if named
+    fused     microseconds for the networks and gradients of a minibatch, by XLA and by several fused kernels; only if named
 
-To a machine without the package registries, `pip download --no-deps -d DIRECTORY NAME==VERSION ...` elsewhere and `pip install
---no-index --no-deps DIRECTORY/*.whl` there carry gymnax, brax, jaxopt, ml-collections, trimesh, mujoco, mujoco-core, mujoco-mjx,
-PyOpenGL, glfw, craftax, playground, mediapy, gymnasium, tyro, docstring-parser, shtab, typeguard, tensorboardX and platformdirs.
+A machine without access to package registries needs the wheels of gymnax, brax, jaxopt, ml-collections, trimesh, mujoco,
+mujoco-core, mujoco-mjx, PyOpenGL, glfw, craftax, playground, mediapy, gymnasium, tyro, docstring-parser, shtab, typeguard,
+tensorboardX and platformdirs. Get them on another machine by `pip download --no-deps -d DIRECTORY NAME==VERSION ...`, and install
+them by `pip install --no-index --no-deps DIRECTORY/*.whl`.
 
-`--small` runs all measurements in a few minutes on a CPU, to try this program itself.
+`--small` runs small versions of the parts in a few minutes on a CPU, to test this script.
 """
 
 import argparse
@@ -70,12 +71,12 @@ FUSED = (
     "xla",
     *(f"{rows} rows, {programs} programs, {warps} warps" for rows in (16, 32) for programs in (128, 264) for warps in (4, 8)),
 )
-ON_TWO_CORES = ("CartpoleBalance", "CartpoleSwingup")  # their presets were run there
+ON_TWO_CORES = ("CartpoleBalance", "CartpoleSwingup")  # tasks of Playground whose presets were run on two cores
 SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "lstm", "min_gru", "bfloat16", "fused")
 
 
 def timed_in_turn(run, given, env_steps, repeats=2):
-    """Compile, wait for the turn, and time `run(given)`; return the result of the last run, and the measurements."""
+    """Compile `run(given)`, wait for a line of input, and time the runs; return the last result and the measurements."""
     import jax
     import numpy as np
 
@@ -96,7 +97,7 @@ def timed_in_turn(run, given, env_steps, repeats=2):
 
 
 def speed(cfg, seeds):
-    """Measure whole calls of `train`, for several seeds in one `vmap`."""
+    """Measure whole calls of `train`; several seeds run in one `vmap`."""
     import jax
 
     import purerl
@@ -107,7 +108,7 @@ def speed(cfg, seeds):
 
 
 def learning(cfg, seeds):
-    """Train seeds in one `vmap`, and evaluate each in 128 episodes; return scores, and the mean returns along training."""
+    """Train seeds in one `vmap`; return measurements, the curve of mean returns, and for several seeds scores of 128 episodes."""
     import jax
     import numpy as np
 
@@ -143,7 +144,7 @@ def smoke(name):
 
 
 def fused(name):
-    """Time values and gradients of a policy and a value network by the rows of a minibatch and the seeds; return microseconds."""
+    """Time the outputs and gradients of two networks; return microseconds for each number of batch rows and of seeds."""
     import jax
     import jax.numpy as jnp
 
@@ -184,7 +185,7 @@ def fused(name):
 
 
 def profile(cfg):
-    """Trace three updates; return the milliseconds of an update, and the kernels that take the most of them."""
+    """Trace three updates; return the milliseconds and the number of kernels of an update, and its slowest kernels."""
     import jax
     from jax.profiler import ProfileData
 
@@ -234,7 +235,7 @@ def config(part, name, small):
 
 
 def one(part, name, small):
-    """Return the result of one program, which runs in this process."""
+    """Run one program in this process, and return its result."""
     if part in ("smoke", "fused"):
         return (smoke if part == "smoke" else fused)(name)
     cfg, seeds = config(part, name, small)
@@ -252,14 +253,14 @@ def published():
 
 
 def commands(parts, small, purejaxrl, peer):
-    """Return the command of each program, by part, name and library; the programs of one row are neighbours."""
+    """Return a dict from `(part, name, library)` to the command of a program. Programs of one row are neighbours."""
     made = {}
     named = {"speed": SPEED, "rates": RATES, "learning": LEARNING, "smoke": SMOKE, "profile": ("B",), "fused": FUSED}
     named["presets"] = published()
     chosen = [part.partition(":") for part in parts]
     for part, name in [(kind, name) for kind, _, only in chosen for name in ([only] if only else named[kind])]:
         made[part, name, "purerl"] = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([part, name, small])]
-        if part == "speed" and purejaxrl and not small and SPEED[name][0].get("torso") != "cnn":  # which purejaxrl lacks
+        if part == "speed" and purejaxrl and not small and SPEED[name][0].get("torso") != "cnn":  # purejaxrl has no convolutions
             changes, seeds, steps = SPEED[name]
             work = {key: changes[key] for key in ("env", "num_envs", "num_steps", "num_minibatches")} | {"repeats": 2}
             work |= {"memory": "memory" in changes, "seeds": seeds, "total_timesteps": steps, "turns": True}
@@ -268,7 +269,7 @@ def commands(parts, small, purejaxrl, peer):
 
 
 def run_in_turn(made, width, keep, logs):
-    """Run the programs in groups of `width`: compile side by side, then run in turn; call `keep(key, result)` after each."""
+    """Run programs in groups of `width`: compile side by side, then run in turn; call `keep(key, result)` after each."""
     keys = list(made)
     for start in range(0, len(keys), width):
         group = {}

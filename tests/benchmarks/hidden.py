@@ -9,21 +9,21 @@ from gymnax.environments.minatar.breakout import MinBreakout
 
 
 class StillCartPole(CartPole):
-    """CartPole that shows cart position and pole angle alone."""
+    """CartPole whose observation is only the cart position and the pole angle."""
 
     def get_obs(self, state: Any, params: Any = None, key: Any = None) -> jax.Array:
         return super().get_obs(state)[jax.numpy.array([0, 2])]
 
 
 class StillPendulum(Pendulum):
-    """Pendulum that shows cosine and sine of the angle alone."""
+    """Pendulum whose observation is only the cosine and the sine of the angle."""
 
     def get_obs(self, state: Any, params: Any = None, key: Any = None) -> jax.Array:
         return super().get_obs(state)[:2]
 
 
 class NoisyBreakout(MinBreakout):
-    """Breakout with four planes more, in which each field is set by chance in a tenth of all steps."""
+    """Breakout with four more planes, in which each cell is set with probability 0.1 in each step."""
 
     def __init__(self) -> None:
         super().__init__()

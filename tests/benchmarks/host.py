@@ -1,11 +1,11 @@
-"""External environments beside the same in JAX, and beside Stable-Baselines3; kept in `host.json`.
+"""purerl in external (Python) environments, compared with JAX environments and with Stable-Baselines3.
 
 python -m tests.benchmarks.host scores                CartPole of gymnasium and of gymnax, equal hyperparameters, seeds 0 - 7
-python -m tests.benchmarks.host speed --peer PYTHON   steps a second of training on CartPole, the programs in turn
-python -m tests.benchmarks.host mujoco --peer PYTHON  HalfCheetah-v5, 300,000 steps, seeds 0 - 3 of each
+python -m tests.benchmarks.host speed --peer PYTHON   steps per second of training on CartPole, the libraries in turn
+python -m tests.benchmarks.host mujoco --peer PYTHON  HalfCheetah-v5, 300,000 steps, seeds 0 - 3 of each library
 
-The peer lives in its own virtual environment: `pip install stable-baselines3==2.9.2 "gymnasium[mujoco]"`. Needs an idle machine;
-without `--record` nothing is written.
+PYTHON is the interpreter of a virtual environment with `pip install stable-baselines3==2.9.2 "gymnasium[mujoco]"`. The machine
+must be idle. `--record` saves the results in `host.json`.
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.benchmarks.peers import for_baselines, run
 
 CARTPOLE = purerl.PPOConfig(env="gymnasium/CartPole-v1", total_timesteps=500_000)
 SPEED = CARTPOLE.replace(total_timesteps=102_400)
-# The peer's defaults for PPO, with observations and rewards normalised, for both.
+# Stable-Baselines3's defaults for PPO, with normalised observations and rewards, for both libraries.
 CHEETAH = purerl.PPOConfig(
     env="gymnasium/HalfCheetah-v5",
     total_timesteps=300_000,
@@ -48,7 +48,7 @@ def peer(python, cfg, seeds, scored, threads=2):
 
 
 def trained(cfg, seed):
-    """Train a run; return it, its state and its seconds without compiling."""
+    """Train one seed; return the training function, the final state, and the seconds without compilation."""
     train = purerl.make_train(cfg)
     run = jax.jit(train).lower(jax.random.key(seed)).compile()
     start = time.perf_counter()

@@ -1,9 +1,9 @@
-"""The cost of `fit` beside `jax.jit(train)`: with checkpoints every 30 s, JSON lines, CSV and TensorBoard, in steady state.
+"""Speed of `fit` relative to `jax.jit(train)`, with a checkpoint every 30 s and JSON lines, CSV and TensorBoard files.
 
     python -m tests.benchmarks.overhead
 
-Runs the two in turn, each in its own process and for at least 30 s, and with `--record` keeps the ratios in
-`overhead.json`. Exits with 1 if a median is below 0.95.
+Both run in turn, each in a process of its own and for at least 30 s. `--record` saves the ratios in `overhead.json`. The exit
+status is 1 if a median ratio is below 0.95.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WORKLOADS = {
 
 
 def plain(cfg):
-    """Measure steps a second of one compiled program."""
+    """Measure the steps per second of `jax.jit(train)`, without compilation."""
     run, key = purerl.make_train(cfg), jax.random.key(0)
     compiled = jax.jit(run).lower(key).compile()
     start = time.perf_counter()
@@ -37,7 +37,7 @@ def plain(cfg):
 
 
 def fitted(cfg):
-    """Measure steps a second of `fit` after its first two seconds."""
+    """Measure the steps per second of `fit`, from two seconds after its first chunk."""
     seen = []
     note = lambda progress: seen.append((time.perf_counter(), progress.steps))
     with tempfile.TemporaryDirectory() as directory:

@@ -1,22 +1,22 @@
-"""purerl beside other libraries: scores, and steps and seconds to a threshold, at equal steps, one program after the other.
+"""Comparison of purerl with other libraries at equal steps: scores, and steps and seconds to a threshold.
 
 python -m tests.benchmarks.peers purerl
-python -m tests.benchmarks.peers rejax --peer PYTHON                       in its own environment, see speed.py
+python -m tests.benchmarks.peers rejax --peer PYTHON                       in the virtual environment of speed.py
 python -m tests.benchmarks.peers purejaxrl --peer PYTHON --path CLONE      gymnax 0.0.9, flax, distrax
 python -m tests.benchmarks.peers Stable-Baselines3 --peer PYTHON           stable-baselines3 2.9.2, gymnasium
 python -m tests.benchmarks.peers SBX --peer PYTHON                         sbx-rl 0.28
 python -m tests.benchmarks.peers draw                                      the picture, from `peers.json`
 
-purerl has its preset, or on the control tasks the result of `purerl.tune` at this budget, if better on two other seeds.
-Each peer has its authors' published hyperparameters, or purerl's, if these are better for the peer on the same two seeds (on
-games, whose scores scatter, four); purerl comes first therefore. Scores are mean returns of 128 fresh episodes with sampled
-actions. A threshold is reached at the first of 50 points of the training at which the mean return of 16 such episodes is.
-purejaxrl returns no parameters on the way, so both are returns of its training episodes: the last 128, and those that ended
-since the previous point.
+purerl uses its preset. On the control tasks it uses the result of `purerl.tune` at this number of steps, if better on two other
+seeds. Each peer uses its authors' published hyperparameters, or purerl's, if these are better for the peer on the same two seeds
+(four on games, whose scores scatter). So run purerl first. Scores are mean returns of 128 fresh episodes with sampled actions. A
+run reaches a threshold at the first of 50 points in training at which the mean return of 16 such episodes is at least the
+threshold. purejaxrl returns no parameters during training. So both numbers use its training episodes: the last 128, and those
+that ended since the previous point.
 
-Seconds are those of two seeds, trained one after the other on an idle machine, from the start of the process on: imports
-and compiling count once, and evaluations not. The other seeds are trained two at a time. With `--record` everything is kept in
-`peers.json`.
+Seconds are measured for two seeds, trained one after the other on an idle machine. They count from the start of the process,
+include imports and compilation once, and exclude evaluations. The other seeds are trained two at a time. `--record` saves
+everything in `peers.json`.
 """
 
 import concurrent.futures
@@ -46,11 +46,11 @@ CONTROL = tuple(TASKS)[:4]
 
 
 def linear(start):
-    """Return a rate that falls to 0, as the baselines' zoo writes `lin_`."""
+    """Return a hyperparameter that falls linearly from `start` to 0, as `lin_` in rl-baselines3-zoo."""
     return {"linear": start}
 
 
-# rejax: configs/gymnax and benchmark/breakout_1m.yaml of its repository (d751095); Asterix has none and uses Breakout's.
+# rejax: configs/gymnax and benchmark/breakout_1m.yaml of its repository (d751095), which has no config for Asterix.
 _REJAX_SMALL = {"num_envs": 5, "num_steps": 100, "num_epochs": 5, "num_minibatches": 5, "learning_rate": 7.5e-4}
 _REJAX_SMALL |= {"max_grad_norm": 0.5, "ent_coef": 0.01, "activation": "tanh"}
 _REJAX_BREAKOUT = {"num_envs": 32, "num_steps": 32, "num_epochs": 4, "num_minibatches": 4, "learning_rate": 2.5674e-4}
@@ -101,7 +101,7 @@ def preset(env):
 
 
 def tuned(env):
-    """Tune a task, without an adaptive rate, which pays in long trainings."""
+    """Tune purerl on a task, with a linear learning rate: an adaptive rate helps only in long runs."""
     cfg = preset(env).replace(lr_schedule="linear")
     options = {"trials": TRIALS, "at_once": 8, "num_seeds": TASKS[env].tuning_seeds, "seed": FIRST_SEED_OF_TRIALS}
     return purerl.tune(cfg, default_ranges(cfg), finalists=2, final_seeds=1, **options).cfg
@@ -169,11 +169,11 @@ PROGRAMS = {
 
 
 def measure(name, env, settings, *, python, path, seeds):
-    """Train a task in its own process, seed after seed; return the process's report.
+    """Train the seeds of a task one after the other in a process of their own; return the dict that the process prints.
 
     Returns:
-        startup: seconds before the first step. seconds: of each seed. scores: of each. curves `[seeds, 50]`: the mean return at
-        each point of the training; purejaxrl's are null if no episode ended.
+        startup: seconds before the first step. seconds, scores: one number for each seed. curves `[seeds, 50]`: mean return at
+        each point in training; None where no episode of purejaxrl ended.
     """
     work = {"program": name, "env": env, "total_timesteps": TASKS[env].steps, "seeds": list(seeds), "points": POINTS}
     work |= {"settings": settings, "path": path, "started": time.time()}
@@ -181,7 +181,7 @@ def measure(name, env, settings, *, python, path, seeds):
 
 
 def side_by_side(trained, settings, seeds):
-    """Return the scores and the curves of seeds, half of them in each of two processes."""
+    """Train half of the seeds in each of two processes; return the scores and the curves of all seeds."""
     halves = seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         first, second = pool.map(lambda half: trained(settings, seeds=half), halves)
@@ -189,7 +189,7 @@ def side_by_side(trained, settings, seeds):
 
 
 def run(python, script, work):
-    """Run a script; return its last line, read as JSON."""
+    """Run a script; return the last line of its output, parsed as JSON."""
     done = subprocess.run([python, str(HERE / script), json.dumps(work)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -197,7 +197,7 @@ def run(python, script, work):
 
 
 def draw(kept):
-    """Draw a panel for each task: return over seconds, the interquartile mean of seeds and its 95 % interval."""
+    """Draw a panel for each task: the interquartile mean return over seeds and its 95 % interval, against seconds."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
@@ -227,8 +227,8 @@ def main():
     parser = recording.parser(__doc__)
     parser.add_argument("program", choices=(*PROGRAMS, "draw"))
     parser.add_argument("--peer", metavar="PYTHON", default=sys.executable)
-    parser.add_argument("--path", metavar="CLONE", default="", help="purejaxrl's repository")
-    parser.add_argument("--only", metavar="ENV", default="", help="tasks whose name contains this")
+    parser.add_argument("--path", metavar="CLONE", default="", help="a clone of purejaxrl's repository")
+    parser.add_argument("--only", metavar="ENV", default="", help="run only tasks whose name contains this text")
     args = parser.parse_args()
     if args.program == "draw":
         return draw(recording.load("peers.json"))
@@ -250,7 +250,7 @@ def main():
 
 
 def chosen(name, env, trained):
-    """Choose a program's hyperparameters; return their origin, themselves, and each mean score on the tuning seeds."""
+    """Choose a program's hyperparameters; return their origin, their values, and each choice's mean score on the tuning seeds."""
     program = PROGRAMS[name]
     if program.published:
         settings = {"its own": program.published[env], "purerl's": program.translated(ours(env))}

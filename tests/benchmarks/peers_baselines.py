@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO, and SBX's, on environments of gymnasium; runs in their own environment and prints one JSON line."""
+"""PPO of Stable-Baselines3 or SBX on gymnasium's environments. Runs in its own virtual environment; prints one JSON line."""
 
 import importlib
 import json
@@ -24,7 +24,7 @@ num_envs, normalize = settings.pop("num_envs"), settings.pop("normalize", False)
 
 
 class Points(BaseCallback):
-    """A callback that records mean returns of fresh episodes during training, and the seconds that they take."""
+    """A callback that records mean returns of fresh episodes during training, and the seconds that these episodes take."""
 
     def __init__(self, env):
         super().__init__()

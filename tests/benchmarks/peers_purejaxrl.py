@@ -1,8 +1,8 @@
-"""purejaxrl's PPO, as `peers.py` asks for it; runs in its own virtual environment and prints one JSON line.
+"""PPO of purejaxrl, for `peers.py`. Runs in purejaxrl's virtual environment; prints one JSON line.
 
-purejaxrl needs repairs to run here: stand-ins for brax and navix, which its `wrappers.py` imports; in place of brax's
-environments in `ppo_continuous_action.py` those of gymnax, with actions in [-1, 1] stretched over their bounds. The score is the
-mean return of the last 128 training episodes.
+purejaxrl needs repairs to run here. Empty modules replace brax and navix, which its `wrappers.py` imports. In
+`ppo_continuous_action.py`, gymnax's environments replace brax's, and actions in [-1, 1] are scaled to the bounds of the action
+space. The score is the mean return of the last 128 training episodes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""purerl's side of `peers.py`; prints one JSON line."""
+"""PPO of purerl, for `peers.py`; prints one JSON line."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ onward = jax.jit(lambda state, updates: jax.lax.fori_loop(0, updates, lambda _, 
 
 
 def curve(key):
-    """Return the mean return of fresh episodes at each point, from a second training that is not timed."""
+    """Return the mean return of fresh episodes at each point of a second training, which is not timed."""
     state, done, found = jax.jit(train.init)(key), 0, []
     for i in range(work["points"]):
         ended = round((i + 1) / work["points"] * train.plan.num_updates)

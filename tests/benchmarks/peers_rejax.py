@@ -1,4 +1,4 @@
-"""rejax's PPO, as `peers.py` asks for it; runs in its own environment and prints one JSON line.
+"""PPO of rejax, for `peers.py`. Runs in rejax's virtual environment; prints one JSON line.
 
 The curves are from a second training, which is not timed.
 """

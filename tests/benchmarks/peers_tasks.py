@@ -1,4 +1,4 @@
-"""The tasks of `peers.py`, and the time at which a program's runs reach a threshold."""
+"""Tasks of `peers.py`, and the steps and seconds at which runs reach a threshold."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ POINTS = 50
 
 
 class Task(NamedTuple):
-    """A task: the steps of training, the return that counts as learnt, and the number of seeds that choose hyperparameters."""
+    """A task: the training steps, the return that counts as learnt, and the number of seeds that choose hyperparameters."""
 
     steps: int
     threshold: float
@@ -31,7 +31,7 @@ def curves(row):
 
 
 def reached(row, env, points=POINTS):
-    """Return steps and seconds to the first point of each seed with a mean return at the threshold; inf without such a point."""
-    there = curves(row) >= TASKS[env].threshold  # NaN is not
+    """Return the steps and seconds of each seed to the first point that reaches the threshold; inf without such a point."""
+    there = curves(row) >= TASKS[env].threshold  # False for NaN
     first = np.where(there.any(1), there.argmax(1) + 1, np.inf) / points
     return first * TASKS[env].steps, row["startup"] + first * np.median(row["seconds"])

@@ -1,17 +1,18 @@
-"""Kernels, waits and bytes of an update on an H100 and on a TPU v5e, counted without having either.
+"""Kernels, waits and bytes of an update on an H100 and on a TPU v5e, counted without either device.
 
     python3 -m venv .venv-programs && .venv-programs/bin/pip install "jax[cuda13,tpu]==0.10.2" .      (6 GB)
     .venv-programs/bin/python -m tests.benchmarks.programs [NAME ...]
 
-and for purejaxrl, from its repository, in its own virtual environment beside the first:
+For purejaxrl, clone its repository, and make a virtual environment beside the first:
 
     git clone https://github.com/luchris429/purejaxrl && git -C purejaxrl checkout 31756b1
     python3 -m venv .venv-purejaxrl
     .venv-purejaxrl/bin/pip install "jax[cuda13,tpu]==0.10.2" "gymnax==0.0.9" flax optax distrax tfp-nightly
     .venv-programs/bin/python -m tests.benchmarks.programs --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python
 
-`programs_purejaxrl.py` lists the repairs. Counts are exact, and with `--record` kept in `programs.json`. Exits with 1 if a
-count is above its ceiling. `--kernels TIMES` lists the kernels of the loop that runs so often in an update.
+`programs_purejaxrl.py` lists the repairs of purejaxrl. Counts are exact; `--record` saves them in `programs.json`. The exit
+status is 1 if a count is above its ceiling. `--kernels TIMES` lists the kernels of the largest loop body that runs TIMES times in
+an update.
 """
 
 import json
@@ -45,10 +46,10 @@ WORKLOADS = {
     "A in bfloat16": ("ppo", SMALL | {"compute_dtype": "bfloat16"}, 1, (2060, 0, 0.5)),
     "C in bfloat16": ("ppo", IMAGES | {"torso": "mlp", "compute_dtype": "bfloat16"}, 1, (6100, 0, 140)),
 }
-# Each device has as many environments as one alone. XLA's scheduler of GPUs hides exchanges behind other work, and keeps up to
-# half as much again for it; without the scheduler a program needs the memory of one device, and that memory is bounded.
+# Each device has as many environments as a single device. XLA's GPU scheduler hides exchanges behind other work, and needs up to
+# half as much memory again for this. The ceilings hold for the memory without hidden exchanges.
 NOT_HIDDEN = {"xla_gpu_enable_analytical_sol_latency_estimator": False}
-# All scratch of a program for a TPU in the memory that is counted, and none in that of the chip's core.
+# Place all scratch arrays of a TPU program in memory that XLA counts, and none in the memory of the chip's core.
 ALL_COUNTED = {"xla_vf_vmem_memory_space_assignment": "false"}
 DEVICES = {"B": (8, 256), "C": (8,), "GRU": (8,), "PPG": (8,), "APPO": (8,), "RND": (8,)}
 for name, device_counts in DEVICES.items():
@@ -56,7 +57,7 @@ for name, device_counts in DEVICES.items():
         algorithm, changes, _, (kernels, waits, megabytes) = WORKLOADS[name]
         changes = changes | {key: changes[key] * count for key in ("num_envs", "aux_columns") if key in changes}
         WORKLOADS[f"{name} on {count} devices"] = (algorithm, changes, 1, (1.05 * kernels, waits, 1.05 * megabytes), count)
-# Environments with slow resets, on an H100 alone; kept in `resets.json`.
+# Environments with slow resets, counted only for an H100, in `resets.json`.
 RESETS = {
     "Craftax-Symbolic, 1024 x 64": (
         "ppo",
@@ -109,7 +110,7 @@ def counted_peer(name, target, path, python):
 
 
 def beyond(name, target, row):
-    """Return the counts above their ceilings: those for an H100, and on several TPUs 1.05 times the record of one."""
+    """Return the counts above their ceilings: the workload's for an H100; for several TPUs, 1.05 times the count of one TPU."""
     from tests.benchmarks import recording
 
     if target == "h100":
@@ -125,7 +126,7 @@ def beyond(name, target, row):
 
 def main():
     os.environ.update(ENVIRONMENT)
-    from tests.benchmarks import recording  # JAX reads the environment at its import
+    from tests.benchmarks import recording  # imported late: JAX reads the environment variables when it is imported
     from tests.benchmarks.programs_counting import counts, kernels
 
     parser = recording.parser(__doc__)

@@ -1,17 +1,17 @@
-"""Counting of any program for `programs.py`; runs in each program's own virtual environment, so it imports nothing but JAX.
+"""Counts of compiled programs, for `programs.py`. Imports only JAX and NumPy, since purejaxrl's virtual environment runs it too.
 
-XLA compiles ahead of time for a device that is only described. The counts, with loops multiplied by their lengths, are:
+XLA compiles ahead of time for a device that is only described. The counts, in which a loop counts once per iteration, are:
 
-    kernels   launches that the device runs one after the other; small networks are bound by their number
+    kernels   launches that the device runs one after the other; their number limits the speed of small networks
     waits     branches, and loops whose length the device decides: the host of a GPU waits there for a value
     memory    scratch memory, in bytes
-    moved     bytes of the kernels' operands and results, a bound on bytes read and written
-    accessed  the same, but of an operand that a kernel slices or gathers from, the bytes of what it takes
+    moved     bytes of the kernels' operands and results, an upper bound on the bytes read and written
+    accessed  the same, but if a kernel only slices or gathers from an operand, only the bytes that it takes
     exchanges reductions over all devices
-    exchanged bytes that they reduce
+    exchanged bytes of the results of these reductions
     others    exchanges of any other kind
 
-Counts repeat to the digit. They are no times, and choices made by timing (autotuning) are off.
+Counts are exactly reproducible. They are not times. Autotuning, which chooses kernels by their times, is off.
 """
 
 import collections
@@ -43,7 +43,7 @@ SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "
 
 
 def mesh_of(target, count=1):
-    """Return a mesh of described devices: `h100`, or `v5e`."""
+    """Return a mesh of devices that are only described; `target` is `h100` or `v5e`."""
     if target == "h100":
         topology = topologies.get_topology_desc(platform="cuda", target_config=H100, topology=f"1x1x{count}")
     else:
@@ -53,7 +53,7 @@ def mesh_of(target, count=1):
 
 
 def compiled_for(target, function, *args, mesh=None, specs=None, options=None):
-    """Compile `function` for described devices, with arguments placed by `specs`; without a mesh for one device.
+    """Compile `function` for the devices of `mesh`, by default one, with arguments sharded by `specs`, by default replicated.
 
     options: compiler options.
     """
@@ -68,12 +68,12 @@ def compiled_for(target, function, *args, mesh=None, specs=None, options=None):
 
 
 def counts(compiled, every=None, times=None):
-    """Count a compiled program, or one iteration of a loop; list its loops, the largest first.
+    """Count a compiled program, or one iteration of a loop. The result also lists the four largest loops, the largest first.
 
-    Each loop has the number of iterations, and its kernels and waits.
+    Each loop has the number of times that its body runs in all, and the kernels and waits of the body.
 
-    every: count one iteration of the outer loop of so many iterations.
-    times: count one iteration of the largest loop body that runs so many times in all.
+    every: count one iteration of the outermost loop that has this number of iterations.
+    times: count one iteration of the largest loop body that runs this number of times in all.
     """
     computations, name = _parsed(compiled.as_text())
     if every:
@@ -87,7 +87,7 @@ def counts(compiled, every=None, times=None):
 
 
 def kernels(compiled, times):
-    """Return the kernels of the largest loop body that runs `times` times: `(name, result, source operation)` each."""
+    """Return `(name, result type, source operation)` of each kernel in the largest loop body that runs `times` times."""
     computations, entry = _parsed(compiled.as_text())
     body = _body(computations, entry, times)
     launched = [(rest, kind, name) for operation, rest, kind, name in computations[body] if not _is_free(operation, rest)]
@@ -103,7 +103,7 @@ def _body(computations, entry, times):
 
 
 def _parsed(text):
-    """Parse an HLO module: name -> [(operation, rest of the line, result type, its name)]; and the entry's name."""
+    """Parse HLO; return the instructions `(operation, rest of line, type, name)` of each computation, and the entry's name."""
     computations, entry, current = {}, None, None
     for line in text.splitlines():
         header = re.match(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line)
@@ -136,7 +136,7 @@ def _is_free(operation, rest):
 
 
 def _whiles(computations, name):
-    """Return the loops of a computation: the rest of the line, the body, and the number of runs, if known."""
+    """Yield each loop of a computation: the rest of its line, its body, and its number of iterations, None if unknown."""
     for operation, rest, _, _ in computations[name]:
         if operation == "while":
             known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest)
@@ -145,7 +145,7 @@ def _whiles(computations, name):
 
 
 def _bound(computations, rest):
-    """Return the constant that a loop's counter is compared with, if the compiler does not give its length (TPU)."""
+    """Return the constant with which a loop's condition compares the counter: HLO for TPUs does not state the loop's length."""
     condition = computations[re.search(r"condition=%?([\w.\-]+)", rest).group(1)]
     constants = {name: re.match(r"constant\((\d+)\)", rest) for operation, rest, _, name in condition if operation == "constant"}
     counters = {name for operation, _, _, name in condition if operation == "get-tuple-element"}
@@ -191,7 +191,7 @@ def _count(computations, name, loops, times=1):
 
 
 def _taken(computations, rest, index, size):
-    """Return the bytes that a kernel reads of an operand of this size: those that it slices or gathers, if it does only that."""
+    """Return the bytes that a kernel reads of an operand: what it takes if it only slices or gathers from it, else `size`."""
     called = re.search(r"calls=%?([\w.\-]+)", rest)
     if not called:
         return size

@@ -1,9 +1,9 @@
-"""Kernels and bytes of a minibatch with `kernels="xla"` and `"fused"`, and registers of the fused kernels, on a described H100.
+"""Kernels and bytes of a minibatch with `kernels="xla"` and `kernels="fused"`, and registers of the fused kernels, on an H100.
 
     .venv-programs/bin/python -m tests.benchmarks.programs_fused [--registers] [--record]
 
-`programs.py` says how to make the environment. `--registers` compiles single kernels of many widths instead, and asks ptxas how
-many registers a thread uses and how many bytes it spills, at most over all activations.
+`programs.py` says how to make the virtual environment, and no H100 is needed. `--registers` instead compiles the kernels of
+several layer sizes; ptxas reports the registers and spilled bytes of a thread, of which the maxima over all activations count.
 """
 
 import functools
@@ -42,7 +42,7 @@ USED = r"function '(\w+)_kernel\w*'.*?(\d+) bytes spill stores.*?Used (\d+) reg"
 
 
 def counted(name, kernels):
-    """Count the kernels of an update and of a minibatch, and the bytes that a row of one epoch takes."""
+    """Count the kernels of an update and of a minibatch, and the bytes that a minibatch accesses per batch row."""
     import jax
 
     import purerl
@@ -62,9 +62,9 @@ def counted(name, kernels):
 
 
 def registers(sizes, dtype, precision, dump):
-    """Return the most registers of a thread, and bytes that it spills, over all activations, by kernel.
+    """Return for each kernel the maxima, over all activations, of registers per thread and of spilled bytes.
 
-    dump: the directory to which XLA writes its programs.
+    dump: the directory to which XLA writes compiled kernels (PTX).
     """
     import jax
     import jax.numpy as jnp
@@ -99,7 +99,7 @@ def main():
     dump = tempfile.TemporaryDirectory()
     os.environ.update(ENVIRONMENT)
     os.environ["XLA_FLAGS"] += f" --xla_dump_to={dump.name} --xla_dump_hlo_as_text=false" if "--registers" in sys.argv else ""
-    from tests.benchmarks import recording  # JAX reads the environment at its import
+    from tests.benchmarks import recording  # imported late: JAX reads the environment variables when it is imported
 
     parser = recording.parser(__doc__)
     parser.add_argument("--registers", action="store_true")

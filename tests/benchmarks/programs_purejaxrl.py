@@ -1,12 +1,11 @@
-"""Count or time purejaxrl's own programs in the virtual environment that `programs.py` describes; print one JSON line.
+"""Count or time purejaxrl's programs in the virtual environment that `programs.py` describes; print one JSON line.
 
     python programs_purejaxrl.py PATH TARGET '{"memory": false, "env": ..., ...}'
 
-where TARGET is a device to compile for, or `time` for three runs here.
+TARGET is a device to compile for, or `time` to time runs on this machine.
 
-purejaxrl needs repairs to run on today's packages: gymnax's module of the same wrappers for its own `wrappers.py`,
-which imports brax and navix; in `ppo_rnn.py` the cell's size at its construction, `nn.GRUCell(features=128)`, and an initial
-carry of zeros.
+purejaxrl needs repairs to run on current packages. `gymnax.wrappers.purerl` replaces its `wrappers.py`, which imports brax and
+navix. In `ppo_rnn.py`, the GRU cell is constructed with its size, `nn.GRUCell(features=128)`, and the initial carry is zeros.
 """
 
 import json

@@ -2,13 +2,13 @@
 
 python -m tests.benchmarks.pruning
 
-A study has 16 trials, whose true scores are normal. After a rung the mean over seeds is known, with a noise that differs from
-trial to trial. The output for each rule, over all numbers of seeds, levels of noise and numbers of rungs, is: how often the best
-trial is completed, by how much the chosen trial is worse than the best, the steps spent, and how many more of the noisy half of
-trials than of the quiet half go on after a rung if all are equally good.
+A study has 16 trials, whose true scores are normally distributed. After a rung, the mean of noisy scores over seeds is known; the
+noise differs between trials. The script prints four means for each rule, over all numbers of seeds and rungs and levels of noise:
+the share of studies that complete the best trial; the difference between the scores of the best and of the chosen trial (regret);
+the steps spent; and the share of noisy trials minus the share of quiet trials that go on after a rung, if all are equally good.
 
-A rule that keeps more trials completes the best more often, and costs more. So a rule with an allowance for noise is compared
-with the quantile of the same cost: the allowance chooses no better trials.
+A rule that keeps more trials completes the best trial more often, and costs more steps. So a rule that allows for noise is
+compared with the quantile rule of the same cost. The rule that allows for noise does not choose better trials.
 """
 
 import itertools
@@ -49,7 +49,7 @@ RULES = {
 
 
 def study(rule, rng, seeds, noise, spread, rungs):
-    """Simulate a study. Return 1 if the best trial was completed, the regret, and the steps in units of all trials' training."""
+    """Simulate a study. Return True if the best trial was completed, the regret, and the share of all steps spent."""
     true = np.empty((rungs, TRIALS))
     true[-1] = rng.normal(size=TRIALS)
     for rung in reversed(range(rungs - 1)):
@@ -65,20 +65,20 @@ def study(rule, rng, seeds, noise, spread, rungs):
 
 
 def measured(rng, true, noise, seeds):
-    """Return the means over seeds and their standard errors, of true scores with noise."""
+    """Add noise to true scores; return the means over seeds and their standard errors."""
     scores = true[..., None] + noise[:, None] * rng.normal(size=(*true.shape, seeds))
     return scores.mean(-1), scores.std(-1, ddof=1) / np.sqrt(seeds)
 
 
 def favour(rule, rng, seeds, noise, *_):
-    """Return by how much more of the noisy half of equally good trials than of the quiet half goes on."""
+    """Return the share of noisy trials that go on minus the share of quiet trials, if all trials are equally good."""
     quiet = np.arange(TRIALS) % 2 == 0
     kept = rule(*measured(rng, np.zeros(TRIALS), np.where(quiet, noise / 2, noise * 2), seeds))
     return kept[~quiet].mean() - kept[quiet].mean()
 
 
 def compared(rule, studies=STUDIES):
-    """Return the means of `study` and `favour` over all circumstances, the same for every rule."""
+    """Return the means of `study` and `favour` over all cases. All rules get the same random numbers."""
     rng, rows = np.random.default_rng(0), []
     for case in itertools.product(SEEDS, NOISE, SPREAD, RUNGS):
         rows += [(*study(rule, rng_of, *case), favour(rule, rng_of, *case)) for rng_of in rng.spawn(studies)]

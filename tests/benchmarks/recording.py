@@ -1,4 +1,4 @@
-"""Records of benchmarks: JSON files beside this one, written by `--record` alone, and on a clean commit."""
+"""Results of benchmarks in JSON files of this folder. Benchmarks write them only with `--record`, on a clean commit."""
 
 import argparse
 import json
@@ -19,13 +19,13 @@ ROOT = HERE.parent.parent
 
 
 def parser(doc):
-    """Return the parser of a benchmark, with its module's text as help, and with `--record`."""
+    """Return an argument parser with the help text `doc` and the flag `--record`."""
     return with_record(argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter))
 
 
 def with_record(parser):
     """Add the flag `--record` to a parser, and return the parser."""
-    says = "keep what is found, and make the tables anew"
+    says = "save the results, and rewrite the tables"
     parser.add_argument("--record", action=_OnCleanCommit, nargs=0, default=False, help=says)
     return parser
 
@@ -33,45 +33,45 @@ def with_record(parser):
 class _OnCleanCommit(argparse.Action):
     def __call__(self, parser, namespace, *_):
         if commit().endswith("-dirty"):
-            parser.error("commit the code first: what is recorded says which commit made it")
+            parser.error("commit the code first: results are saved with the commit that made them")
         namespace.record = True
 
 
 def load(file):
-    """Return the records of a file by name; an empty dict without the file."""
+    """Return the content of a JSON file of this folder; an empty dict if the file is missing."""
     path = HERE / file
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def in_order(rows, names):
-    """Return the existing rows, in the order of these names."""
+    """Return the rows whose names are in `names`, in this order."""
     return {name: rows[name] for name in names if name in rows}
 
 
 def write(file, kept, order=None):
-    """Save all rows, sorted by name or in the order given, and make the tables anew."""
+    """Save all rows sorted by name, or the rows that `order` names in this order, and rewrite the tables."""
     (HERE / file).write_text(json.dumps(in_order(kept, sorted(kept) if order is None else order), indent=1) + "\n")
     tables.render()
 
 
 def add(file, name, row, order=None):
-    """Save a row in place of the old row with its name."""
+    """Save a row under a name, in place of an older row of this name."""
     write(file, load(file) | {name: row}, order)
 
 
 def add_long(name, seconds):
-    """Record when a long test passed."""
+    """Save the date, the commit and the minutes of a long test that passed."""
     add("long.json", name, {"passed": time.strftime("%Y-%m-%d"), "commit": commit(), "minutes": round(seconds / 60, 1)})
 
 
 def commit():
-    """Return the commit that runs, and mark code changes since; tables beside it may be changed."""
+    """Return the current commit, marked "-dirty" if `purerl/` or a Python file of `tests/` has changed since."""
     git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     return git("describe", "--always") + ("-dirty" if git("status", "--porcelain", "--", "purerl", "tests/*.py") else "")
 
 
 def circumstances(command):
-    """Return the command that makes a row, the commit, versions, cores and platform."""
+    """Return the command that makes a row, the commit, the versions, the number of cores, and the platform."""
     return {
         "command": f"python -m tests.benchmarks.{command} --record",
         "commit": commit(),

@@ -1,6 +1,6 @@
 """Published scores of gymnax's environments, and the optima that can be computed.
 
-python -m tests.benchmarks.references          the optima, in seconds
+python -m tests.benchmarks.references          computes the optima; takes seconds
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Reference(NamedTuple):
-    """A score to compare with, and its source.
+    """Reference scores of an environment, and the source of the optimum.
 
     published: gymnax's published score of its own PPO agent (https://github.com/RobertTLange/gymnax, its table of environments).
     optimum: the highest possible mean return.
@@ -22,7 +22,7 @@ class Reference(NamedTuple):
 
     @property
     def score(self) -> float | None:
-        """Return the smaller of the known scores."""
+        """Return the smaller of the known scores; None if both are unknown."""
         return min((x for x in (self.published, self.optimum) if x is not None), default=None)
 
 
@@ -58,8 +58,8 @@ REFERENCES = {
 def bernoulli_bandit(probability: float = 0.9, num_steps: int = 100) -> float:
     """Compute the best mean return with two arms that pay with probabilities `p` and `1 - p`, in a random order.
 
-    The state is `d`: the pulls whose result spoke for the first arm as the better, less those against it. The odds of the
-    first arm are `(p / (1 - p)) ** d`.
+    The state `d` is the number of pulls whose results suggest that the first arm is better, minus the number of the other pulls.
+    The odds that the first arm is better are `(p / (1 - p)) ** d`.
     """
     d = np.arange(-num_steps - 1, num_steps + 2)
     log_odds = d * np.log(probability / (1 - probability))
@@ -75,7 +75,7 @@ def bernoulli_bandit(probability: float = 0.9, num_steps: int = 100) -> float:
 def gaussian_bandit(mean: float = -1.0, deviation: float = 1.0, noise: float = 0.1, num_steps: int = 100) -> float:
     """Compute the best mean return with an arm that pays 0 and an arm that pays `N(mu, noise)`; `mu` is `N(mean, deviation)`.
 
-    The state after `n` pulls of the second arm is the posterior mean of `mu`, here a point of a grid; the variance is
+    The state after `n` pulls of the second arm is the posterior mean of `mu`, here a point of a grid. The posterior variance is
     `1 / (1 / deviation^2 + n / noise^2)`.
     """
     grid = np.linspace(mean - 7 * deviation, mean + 7 * deviation, 2801)
@@ -94,7 +94,7 @@ def gaussian_bandit(mean: float = -1.0, deviation: float = 1.0, noise: float = 0
 
 
 def frozen_lake(num_steps: int = 100) -> float:
-    """Compute the best probability of the goal of the slippery 4 x 4 map within `num_steps` steps."""
+    """Compute the highest probability of reaching the goal of the slippery 4 x 4 map within `num_steps` steps."""
     tiles, moves = "SFFFFHFHFFFHHFFG", ((0, -1), (1, 0), (0, 1), (-1, 0))
 
     def reached(tile, move):
@@ -112,10 +112,10 @@ def frozen_lake(num_steps: int = 100) -> float:
 
 
 def pendulum(cells: int = 90, num_steps: int = 200, discount: float = 1.0) -> float:
-    """Compute the best mean return of swinging up, by backward induction on a grid of angle and speed, linear in between.
+    """Compute the best mean return on Pendulum, by backward induction on a grid of angles and speeds with linear interpolation.
 
-    With a discount the result is the undiscounted mean return of the policy that is best for discounted returns. The error
-    falls with the width of the grid: two grids, one twice as fine, are extrapolated.
+    With a discount, the result is the undiscounted mean return of the policy that is best for discounted returns. The error is
+    proportional to the cell width, so the result is extrapolated from two grids, one twice as fine as the other.
     """
     return 2 * _pendulum_on_a_grid(2 * cells, num_steps, discount) - _pendulum_on_a_grid(cells, num_steps, discount)
 

@@ -1,8 +1,8 @@
-"""Steps of Craftax a second, with resets only for environments that need them, for all at once, and without resets.
+"""Steps per second of Craftax: if only environments at an episode's end are reset, if all are reset, and without resets.
 
-python -m tests.benchmarks.resets        needs `pip install '.[craftax]'`; the three in turn, fifteen times; ten minutes
+python -m tests.benchmarks.resets        needs `pip install '.[craftax]'`; the three variants in turn, fifteen times; ten minutes
 
-Random actions, 64 steps a call; 64 environments, and 4 seeds of 16 under `vmap`.
+Actions are random, and a call takes 64 steps, of 64 environments, and of 4 seeds with 16 environments each under `vmap`.
 """
 
 import time
@@ -21,7 +21,7 @@ ID = "Craftax-Classic-Symbolic-v1"
 
 
 def programs(seeds, count):
-    """Return functions by name, `(env_state [seeds, count, ...], key) -> env_state`, and the first state."""
+    """Return a dict from a name to a function `(env_state [seeds, count, ...], key) -> env_state`, and the first state."""
     suite = make_craftax_env_from_name(ID, auto_reset=False)
     bare = craftax._CraftaxEnv(suite, suite.default_params)
 

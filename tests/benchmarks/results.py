@@ -1,9 +1,9 @@
-"""Learning results: scores of seeds 0 - 7, with `--record` kept in `results.json` and shown in `RESULTS.md`.
+"""Learning results: scores of seeds 0 - 7. `--record` saves them in `results.json`; `RESULTS.md` shows them.
 
 python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults without a preset
-python -m tests.benchmarks.results check [ENV ...]             seeds 0 and 1 anew, against the records; two minutes
-python -m tests.benchmarks.results peer --peer PYTHON          rejax, in its own environment (see speed.py)
-python -m tests.benchmarks.results purejaxrl PATH              purejaxrl, if rejax is not available (see studies_purejaxrl.py)
+python -m tests.benchmarks.results check [ENV ...]             retrains seeds 0 and 1, compares scores; two minutes
+python -m tests.benchmarks.results peer --peer PYTHON          rejax, in the virtual environment of speed.py
+python -m tests.benchmarks.results purejaxrl PATH              purejaxrl on Seaquest, which rejax lacks (see studies_purejaxrl.py)
 python -m tests.benchmarks.tables                              the tables, from the JSON files beside this one
 """
 
@@ -34,13 +34,13 @@ CHECKED = (
     *("Catch-bsuite", "UmbrellaChain-bsuite", "DiscountingChain-bsuite", "FourRooms-misc", "FrozenLake-misc"),
 )
 
-# Tasks of rejax's repository whose hyperparameters rejax uses: Breakout's, and Pendulum's for continuous actions.
+# The task of `REJAX` whose hyperparameters rejax uses for each task. Asterix has those of Breakout in `REJAX`.
 PEERED = {"Asterix-MinAtar": "Asterix-MinAtar"} | dict.fromkeys(("Reacher-misc", "Swimmer-misc"), "Pendulum-v1")
 SEAQUEST = "Seaquest-MinAtar"  # missing in rejax's version of gymnax
 
 
 def config(name):
-    """Return the preset of an environment, or the defaults; "ENV in DTYPE" computes in it, "ENV by NAME" is another algorithm."""
+    """Return a preset, or the defaults; "ENV in DTYPE" sets `compute_dtype`, "ENV by NAME" is another algorithm's defaults."""
     env, _, algorithm = name.partition(" by ")
     if algorithm:
         return ALGORITHMS[algorithm](env=env)
@@ -71,7 +71,7 @@ def train(names, record):
 
 
 def check(names):
-    """Train the first seeds anew; return their disagreements with the recorded results."""
+    """Retrain the first seeds; return the differences from the recorded configs and scores."""
     found = []
     for name in names:
         scores = score(config(name), CHECKED_SEEDS)
@@ -82,10 +82,10 @@ def check(names):
 
 
 def disagreements(cfg, scores, row, here):
-    """List differences of a config and the scores of its first seeds from a recorded row.
+    """List how a config and the scores of its first seeds differ from a recorded row.
 
-    On the platform of the row the scores are equal to the last bit. On another platform rounding and therefore learning differ:
-    there the scores are within the range of all recorded seeds, and half its width to each side.
+    On the platform of the row, scores must be equal bit for bit. On another platform, rounding and therefore learning differ, and
+    scores must lie in the range of all recorded seeds, extended by half its width to each side.
     """
     resolved = lambda cfg: json.loads(purerl.make_train(cfg).cfg.to_json())
     now, then = resolved(cfg), resolved(cfg.from_json(json.dumps(row["config"])))
@@ -118,7 +118,7 @@ def peer(python, names, record):
 
 
 def purejaxrl(path, record):
-    """Train purejaxrl's PPO on Seaquest in purerl's environment: the mean return of the last 100 training episodes."""
+    """Train purejaxrl's PPO on purerl's Seaquest; the score is the mean return of the last 100 training episodes."""
     from tests.benchmarks import studies_purejaxrl
 
     ours, its = config(SEAQUEST), PUREJAXRL["Breakout-MinAtar"]
@@ -148,8 +148,8 @@ def main():
     commands.add_parser("check").add_argument("names", nargs="*", default=list(CHECKED), metavar="ENV")
     peers = recording.with_record(commands.add_parser("peer"))
     peers.add_argument("names", nargs="*", default=list(PEERED), metavar="ENV")
-    peers.add_argument("--peer", required=True, help="the Python that has rejax")
-    recording.with_record(commands.add_parser("purejaxrl")).add_argument("path", help="its repository")
+    peers.add_argument("--peer", required=True, help="the Python of a virtual environment with rejax")
+    recording.with_record(commands.add_parser("purejaxrl")).add_argument("path", help="a clone of purejaxrl's repository")
     args = parser.parse_args()
     if args.command == "check":
         return check(args.names)

@@ -1,4 +1,4 @@
-"""Scores of rejax's PPO, as `results.py` asks for them; runs in the peer's own virtual environment."""
+"""Scores of rejax's PPO, for `results.py`. Runs in rejax's virtual environment; prints one JSON line."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The score of a config on a seed, and statistics over seeds: the one definition that every result here uses."""
+"""Scores of configs on seeds: the definitions that all benchmarks share."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ def score(
 ) -> np.ndarray:
     """Train each seed and score its final parameters: the mean return of 128 fresh episodes with sampled actions. `[seeds]`.
 
-    `before`: a config that is trained first, whose parameters and statistics the training begins with.
-    `success`: the share of episodes with a positive return, in place of the mean return.
-    `training_levels`: score episodes in the levels of training, for a config with `num_levels`.
+    `before`: a config that is trained first; the training then begins with its parameters and statistics.
+    `success`: score the share of episodes with a positive return, in place of the mean return.
+    `training_levels`: score episodes in the training levels of a config with `num_levels`.
     """
     purerl.use_cores()
     train = purerl.make_train(cfg, env=env)
@@ -37,14 +37,14 @@ def score(
 
 
 def score_rows(cfgs: list[OnPolicyConfig], seeds: list[int], env: Any = None) -> np.ndarray:
-    """Return the scores of pairs of a config and a seed, in one program: configs that differ in floats only. `[pairs]`."""
+    """Score pairs of a config and a seed, in one compiled program; the configs may differ only in float fields. `[pairs]`."""
     purerl.use_cores()
     stacked = jax.tree.map(lambda *leaves: np.array(leaves, np.float32), *cfgs)
     return _returns(lambda cfg, key: _one(purerl.make_train(cfg, env=env), key), stacked, _keys(seeds)).mean(-1)
 
 
 def last_returns(cfg: OnPolicyConfig, seeds: range) -> np.ndarray:
-    """Train each seed; return the mean return of its last 100 training episodes, or a few more, of whole updates. `[seeds]`."""
+    """Train each seed; return the mean return over the last updates in which at least 100 episodes ended. `[seeds]`."""
     purerl.use_cores()
     train = purerl.make_train(cfg)
     run = jax.jit(purerl.over_devices(lambda key: train(key).metrics["episode_return"], exact=True))

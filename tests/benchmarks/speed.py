@@ -1,14 +1,15 @@
-"""Speed against rejax, and with an RNN against purejaxrl, on the same work, the two programs in turn.
+"""Speed of purerl relative to rejax, and with a GRU relative to purejaxrl. Both programs run the same work, in turn.
 
-Both need an older gymnax, so they live in a virtual environment of their own:
+rejax and purejaxrl need an older gymnax, so they have a virtual environment of their own:
 
     python3 -m venv .venv-peers
     .venv-peers/bin/pip install "jax==0.10.2" "gymnax==0.0.9" "rejax==0.1.3" distrax tfp-nightly
     git clone https://github.com/luchris429/purejaxrl && git -C purejaxrl checkout 31756b1
     .venv/bin/python -m tests.benchmarks.speed --peer .venv-peers/bin/python --purejaxrl purejaxrl
 
-Exits with 1 if a ratio is below its floor. `programs_purejaxrl.py` lists the repairs of purejaxrl. With
-`--record` each workload is kept in `speed.json`, the source of the README's table. Every run is its own process.
+The exit status is 1 if a ratio of speeds is below its floor, or if A compiles too slowly. `programs_purejaxrl.py` lists the
+repairs of purejaxrl. `--record` saves each workload in `speed.json`, for the tables of `speed.md` and the README. Every run is a
+process of its own.
 """
 
 import json
@@ -29,14 +30,14 @@ IMAGES = dict(zip(NAMES, ("Breakout-MinAtar", 64, 128, 8, 1_048_576, 1e-3), stri
 SEEDS = SMALL | {"seeds": 16, "repeats": 1}
 DEFAULTS = {"seeds": 1, "repeats": 1, "pinned": False, "over_devices": False, "agent_alone": False, "evaluations": False}
 
-# As in purejaxrl's `ppo_rnn.py`: a shared layer, an RNN behind it, and rectifiers.
+# As in purejaxrl's `ppo_rnn.py`: a shared layer followed by a GRU, with ReLU.
 GRU = SMALL | {"more": {"memory": "gru", "memory_size": 128, "hidden": [128], "activation": "relu", "arch": "shared"}}
 FEW = GRU | {"total_timesteps": 102_400, "repeats": 1}
 MANY = GRU | {"num_envs": 64, "num_minibatches": 8, "total_timesteps": 409_600, "repeats": 1}
 
 
 class Workload(NamedTuple):
-    """The configs of purerl and of the peer, the least ratio of their speeds, and the peer."""
+    """The configs of purerl and of the peer, the minimum of purerl's speed divided by the peer's, and the peer's name."""
 
     ours: dict
     theirs: dict
@@ -54,8 +55,8 @@ WORKLOADS = {
     "GRU, 4 x 128": Workload(FEW, FEW, 3.0, "purejaxrl"),
     "GRU, 64 x 128": Workload(MANY, MANY, 1.5, "purejaxrl"),
 }
-COMPILE_CEILING = 1.15  # of the peer's time to compile A
-COMPILED = {  # A, by the outputs of the two programs beside the trained agent
+COMPILE_CEILING = 1.15  # the maximum of purerl's time to compile A, divided by the peer's
+COMPILED = {  # outputs beside the trained agent -> options of purerl's and of rejax's program
     "nothing": ({"agent_alone": True}, {}),
     "purerl its metrics, rejax its evaluations: each by default": ({}, {"evaluations": True}),
     "purerl its metrics, rejax nothing: as in the table above": ({}, {}),
@@ -63,7 +64,7 @@ COMPILED = {  # A, by the outputs of the two programs beside the trained agent
 
 
 def run(command, work):
-    """Run one process of a program; return its report."""
+    """Run a program in a process of its own; return its compile time and its highest speed."""
     work = DEFAULTS | work
     pin = (lambda: os.sched_setaffinity(0, {0})) if work["pinned"] else None
     done = subprocess.run([*command, json.dumps(work)], capture_output=True, text=True, preexec_fn=pin)
@@ -74,7 +75,7 @@ def run(command, work):
 
 
 def compare(name, python, purejaxrl, times):
-    """Run both programs `times` times in turn; return medians and ranges of their speeds and compile times."""
+    """Run both programs `times` times in turn; return medians and ranges of their speeds, compile times and ratios."""
     work, reports = WORKLOADS[name], {"purerl": [], WORKLOADS[name].peer: []}
     if work.peer == "rejax":
         peer = [python, str(HERE / "speed_rejax.py")]
@@ -94,7 +95,7 @@ def compare(name, python, purejaxrl, times):
 
 
 def compare_compiling(python, times):
-    """Measure the seconds that both programs take to compile A, in turn, by their outputs."""
+    """Measure in turn the seconds that both programs take to compile A, for each choice of outputs."""
     rows = {}
     for name, (ours, theirs) in COMPILED.items():
         pairs = []
@@ -121,10 +122,10 @@ def says(name, row):
 
 def main():
     parser = recording.parser(__doc__)
-    parser.add_argument("--peer", required=True, help="the Python that has rejax, and what purejaxrl needs")
-    parser.add_argument("--purejaxrl", metavar="PATH", help="its repository; without it rows beside it are left out")
+    parser.add_argument("--peer", required=True, help="the Python of the virtual environment above")
+    parser.add_argument("--purejaxrl", metavar="PATH", help="a clone of purejaxrl; without it, its workloads are left out")
     parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--compiling", action="store_true", help="what A takes to compile alone, by what it gives")
+    parser.add_argument("--compiling", action="store_true", help="measure only compile times of A, by the outputs")
     parser.add_argument("--only", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
     args = parser.parse_args()
     rows = {}

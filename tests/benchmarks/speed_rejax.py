@@ -1,4 +1,4 @@
-"""rejax's PPO on a workload of `speed.py`; runs in the peer's own virtual environment."""
+"""rejax's PPO on a workload of `speed.py`. Runs in rejax's virtual environment."""
 
 import json
 import sys

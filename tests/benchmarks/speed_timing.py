@@ -1,4 +1,4 @@
-"""Timing of any program for `speed.py` and `gpu.py`; runs in each program's own virtual environment, so it needs JAX alone."""
+"""Timing of a program, for `speed.py` and `gpu.py`. Needs only JAX, since it runs in the virtual environment of each library."""
 
 import json
 import sys
@@ -8,11 +8,11 @@ import jax
 
 
 def timed(train, keys, env_steps, repeats=3, turns=False):
-    """Return seconds to compile `train(keys)`, and environment steps a second of each run; `env_steps` are of all seeds.
+    """Return the seconds to compile `train(keys)`, the speed of each run, and the peak memory; `env_steps` is the sum over seeds.
 
     With `turns`, print "ready" when the program is compiled, and wait for a line of input before the runs.
     """
-    import scipy.linalg  # noqa: F401  which JAX imports with the first factorisation, and some programs before
+    import scipy.linalg  # noqa: F401  JAX imports it with the first factorisation; some programs import it before
 
     start = time.perf_counter()
     compiled = jax.jit(train).lower(keys).compile()
@@ -29,5 +29,5 @@ def timed(train, keys, env_steps, repeats=3, turns=False):
 
 
 def report(train, keys, work):
-    """Print one JSON line: seconds to compile, environment steps a second of each run."""
+    """Print one JSON line: the seconds to compile, the environment steps per second of each run, and the peak memory."""
     print(json.dumps(timed(train, keys, work["seeds"] * work["total_timesteps"], work["repeats"])))

@@ -1,9 +1,10 @@
-"""Comparisons of algorithms and hyperparameters: seeds 0 - 7 of each case, with `--record` kept in `studies.json`.
+"""Comparisons of algorithms and hyperparameters: scores of seeds 0 - 7 for each case. `--record` saves them in `studies.json`.
 
 python -m tests.benchmarks.studies NAME ... --record              studies by name; minutes to an hour each
-python -m tests.benchmarks.studies stale --seconds --record       seconds of the runs of recorded rows; on an idle machine
+python -m tests.benchmarks.studies stale --seconds --record       seconds of a run of each recorded row; on an idle machine
 
-Other seeds choose hyperparameters: from the same grid for every algorithm, or by `purerl.tune` with as many trials for each.
+Hyperparameters are chosen on other seeds: from grids of equal size for all algorithms, or by `purerl.tune` with equally many
+trials.
 """
 
 import itertools
@@ -25,7 +26,7 @@ SEEDS, TUNING_SEEDS, FIRST_SEED_OF_TRIALS = range(8), range(100, 102), 1000
 
 
 def settings(case):
-    """Yield every point of a case's grid, as changes of its config."""
+    """Yield the changes of a case's config for each combination of values in its grid."""
     for values in itertools.product(*case.grid.values()):
         changes = {}
         for name, value in zip(case.grid, values, strict=True):
@@ -44,7 +45,7 @@ def scores_of(case, cfg, seeds, purejaxrl):
 
 
 def chosen(case, purejaxrl):
-    """Return the config of a case with the best point of its grid, and the mean score of each point tried."""
+    """Return a case's config with the best values of its grid, and all values tried with their mean scores."""
     tried = []
     tree = jax.tree.structure
     rows = [(case.cfg.replace(**changes), changes) for changes in settings(case)]
@@ -61,7 +62,7 @@ def chosen(case, purejaxrl):
 
 
 def tuned(case):
-    """Return the config that `purerl.tune` finds for a case, and the points tried."""
+    """Return the config that `purerl.tune` finds for a case, and the values and the score of each trial."""
     ranges = {name: values for name, values in default_ranges(case.cfg).items() if isinstance(values, purerl.Range)}
     ranges |= case.ranges
     options = {"num_seeds": len(TUNING_SEEDS), "seed": FIRST_SEED_OF_TRIALS, "finalists": 2, "final_seeds": 1}
@@ -97,7 +98,7 @@ def run(name, only, purejaxrl, record):
 
 
 def measure(name, only, record):
-    """Measure the seconds of one compiled run of each recorded row: the median of five, of all rows in turn."""
+    """Measure the seconds of a compiled run of each recorded, timed case: the median of five, with all cases in turn."""
     cases, rows, key = STUDIES[name](), recording.load("studies.json")[name], jax.random.key(0)
     labels = [label for label, case in cases.items() if case.timed and only in label and label in rows]
     configs = [type(cases[label].cfg).from_json(json.dumps(rows[label]["config"])) for label in labels]
@@ -119,9 +120,9 @@ def _seconds(run, key):
 def main():
     parser = recording.parser(__doc__)
     parser.add_argument("names", nargs="+", choices=list(STUDIES))
-    parser.add_argument("--only", default="", help="cases whose label contains this")
-    parser.add_argument("--seconds", action="store_true", help="measure how long runs of recorded rows take, and train no seeds")
-    parser.add_argument("--purejaxrl", metavar="PATH", help="its repository, for the cases of its PPO (studies_purejaxrl.py)")
+    parser.add_argument("--only", default="", help="run only cases whose label contains this text")
+    parser.add_argument("--seconds", action="store_true", help="measure only the seconds of runs of recorded rows")
+    parser.add_argument("--purejaxrl", metavar="PATH", help="a clone of purejaxrl, for the cases with its PPO")
     args = parser.parse_args()
     purerl.use_cores()
     for name in args.names:

@@ -8,21 +8,21 @@ from tests.benchmarks.references import REFERENCES
 
 
 class Case(NamedTuple):
-    """A config that is trained under a name, with its tuning and its score.
+    """A row of a study: a config, its tuning, and its score.
 
-    cfg: its config.
-    env: an environment in place of the config's.
-    grid: values of fields that the tuning seeds choose from; each is a tuple.
-    trials: the number of `purerl.tune`'s trials, which choose rates, entropy bonus and discounts.
-    ranges: ranges of further fields that the trials choose.
-    tuning_steps: steps of each trial; 0 for the config's number.
-    like: the case of the same study whose hyperparameters are used.
-    before: a config that is trained first, for its parameters.
+    cfg: the config.
+    env: an environment that replaces the config's.
+    grid: a dict from a field, or a tuple of fields, to values that are tried on the tuning seeds.
+    trials: the number of trials of `purerl.tune`, for learning rate, entropy bonus, `gamma` and `gae_lambda`; 0: no tuning.
+    ranges: ranges of further fields for the trials.
+    tuning_steps: steps of each trial; 0: as many as in the config.
+    like: the name of the case in the same study whose hyperparameters are used.
+    before: a config that is trained first; the training of `cfg` then begins with its parameters and statistics.
     last: score the last training episodes, not fresh episodes of the final parameters.
     timed: `--seconds` measures the seconds of one run.
     success: score the share of fresh episodes with a positive return.
-    training_levels: score episodes in the levels of training.
-    purejaxrl: train its PPO, with the sizes, the learning rate and the activation of `cfg`; scored as with `last`.
+    training_levels: score episodes in the training levels.
+    purejaxrl: train purejaxrl's PPO with the sizes, the learning rate and the activation of `cfg`; score it as with `last`.
     """
 
     cfg: Any
@@ -59,7 +59,7 @@ CHAIN = purerl.PPOConfig(
 
 
 def chains():
-    """Build memory chains of n + 1 steps, whose first step says what the last must know. One config for all, and one for each."""
+    """Build cases of memory chains of n + 1 steps, whose last step asks for the bit of the first. The last three are tuned."""
     sizes = {
         "8, rollouts of 64": (8, {"total_timesteps": 1_000_000}),
         "8, sequences of 8": (8, {"sequence_length": 8}),
@@ -82,7 +82,7 @@ def chains():
 
 
 def long_chains():
-    """Build memory chains of up to 1,001 steps, shorter than a rollout. All hyperparameters but sizes are the same."""
+    """Build cases of memory chains of up to 1,001 steps, shorter than a rollout. All hyperparameters but sizes are the same."""
     cfg = CHAIN.replace(num_envs=32, num_minibatches=4, lr=2e-3, hidden=(64,), memory_size=64, arch="shared")
     cases = {}
     for length, num_steps, steps in ((100, 128, 1_000_000), (300, 512, 4_000_000), (1000, 1024, 8_000_000)):
@@ -96,7 +96,7 @@ def long_chains():
 
 
 def corridors():
-    """Build corridors that ask at one end what was seen at the other; 4 M steps use the hyperparameters of 1 M."""
+    """Build cases of corridors: one end shows the right way at the other. Cases of 4 M steps use the hyperparameters of 1 M."""
     cfg = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(env="xminigrid/MiniGrid-MemoryS8", total_timesteps=1_000_000)
     memories = {
         "GRU": cfg,
@@ -112,14 +112,14 @@ def corridors():
 
 
 def hidden():
-    from tests.benchmarks.hidden import StillCartPole, StillPendulum  # gymnax starts JAX, and the cores come first
+    from tests.benchmarks.hidden import StillCartPole, StillPendulum  # gymnax starts JAX; `use_cores` must run first
 
     cart = purerl.PPOConfig(
         num_envs=32,
         num_minibatches=8,
         lr=1e-3,
         hidden=(64,),
-        normalize_obs=True,  # velocities are small differences
+        normalize_obs=True,  # velocities show only as small differences
         normalize_value=True,
         value_clip="none",
         memory_size=64,
@@ -175,16 +175,16 @@ def phases():
 
 
 def passes():
-    """Vary passes in the paper's direction: fewer of the policy, more of the auxiliary phase (its figures 3 and 5)."""
+    """Vary epochs of PPG in the direction of its paper: fewer for the policy, more in the auxiliary phase (figures 3 and 5)."""
     cfg = PPG.replace(env="Breakout-MinAtar", lr=2.5e-3, aux_lr=2.5e-3)
-    weight = lambda e_pi: cfg.vf_coef if e_pi == cfg.e_v else 1.0  # of a value that learns by itself
+    weight = lambda e_pi: cfg.vf_coef if e_pi == cfg.e_v else 1.0  # 1 for a value loss without a policy loss
     label = "Breakout, PPG with e_pi = {}, e_aux = {}"
     passes = ((1, 6), (6, 6), (1, 1))
     return {label.format(p, a): Case(cfg.replace(e_pi=p, e_aux=a, vf_coef=weight(p))) for p, a in passes}
 
 
 def auxiliary_minibatches():
-    """Vary the rollouts in an auxiliary minibatch: all environments, a quarter of them, and the paper's sixteenth."""
+    """Vary the number of environments in an auxiliary minibatch: all, a quarter of them, and the paper's sixteenth."""
     cfg = PPG.replace(lr=2.5e-3, aux_lr=2.5e-3)
     label = "{}, PPG with minibatches of {} of 64 environments"
     return {label.format(game, n): Case(cfg.replace(env=game, aux_columns=n)) for game in GAMES for n in (64, 16, 4)}
@@ -195,13 +195,13 @@ RATE = purerl.Range(1e-4, 1e-2, log=True)
 
 
 def relatives(**changes):
-    """Return PPO and its relatives with two networks, and the further tuned fields of each."""
+    """Return the configs of PPO, PPG and DAAC, each with the ranges of further fields to tune."""
     configs = {"PPO": purerl.PPOConfig(**SIZES), "PPG": PPG, "DAAC": purerl.DAACConfig(**SIZES)}
     return {name: (cfg.replace(**changes), {"aux_lr": RATE} if name == "PPG" else {}) for name, cfg in configs.items()}
 
 
 def games():
-    """Build cases of five million steps of MinAtar; hyperparameters are tuned on the first game, at a fifth of the steps."""
+    """Build cases of five million steps of MinAtar; hyperparameters are tuned on the first game, with a fifth of the steps."""
     cases, first = {}, "Breakout-MinAtar"
     for game, (name, (cfg, ranges)) in itertools.product(
         (first, "SpaceInvaders-MinAtar"), relatives(total_timesteps=5_000_000).items()
@@ -212,8 +212,8 @@ def games():
 
 
 def distractors():
-    """Build cases of Breakout with as many noise planes as its own; hyperparameters are tuned at a quarter of the steps."""
-    from tests.benchmarks.hidden import NoisyBreakout  # gymnax starts JAX, and the cores come first
+    """Build cases of Breakout with as many planes of noise as of the game; trials have a quarter of the steps."""
+    from tests.benchmarks.hidden import NoisyBreakout  # gymnax starts JAX; `use_cores` must run first
 
     return {
         f"Breakout with distractors, {name}": Case(cfg, NoisyBreakout(), trials=TRIALS, ranges=ranges, tuning_steps=250_000)
@@ -222,7 +222,7 @@ def distractors():
 
 
 def held_out():
-    """Build mazes of 10 x 10 fields: 200 for training, and others; hyperparameters are tuned on the training mazes."""
+    """Build cases with 200 training mazes of 10 x 10 cells, scored in these, for which they are tuned, and in other mazes."""
     cases = {}
     mazes = {"env": "jumanji/Maze-v0", "hidden": (128, 128), "num_levels": 200, "total_timesteps": 500_000}
     for name, (cfg, ranges) in relatives(**mazes).items():
@@ -236,9 +236,9 @@ def held_out():
 
 
 def stale():
-    """Build cases with actors 8 updates behind, and rollouts that are each learnt from in 4 updates.
+    """Build cases of PPO, and of APPO with actors 8 updates behind and rollouts that are each used in 4 updates.
 
-    All make four passes over each rollout, in gradient steps of one size: PPO at once, APPO one pass in each update.
+    All make four passes over each rollout in minibatches of one size: PPO in one update, APPO one pass in each of four updates.
     """
     case = lambda cfg: Case(cfg, trials=TRIALS, timed=True)
     cases = {}
@@ -274,7 +274,7 @@ def sea(size, episodes):
 
 
 def curiosity():
-    """Score the last 100 training episodes: the one path that pays, at a cost of 0.01, reaches a mean return of 0.99."""
+    """Compare PPO with and without RND. DeepSea scores the last 100 training episodes; its one rewarded path returns 0.99."""
     cases = {}
     for size, episodes in ((10, 10_000), (14, 30_000), (20, 60_000)):
         cases[f"DeepSea of {size}: PPO with RND"] = Case(sea(size, episodes), last=True)
@@ -289,7 +289,7 @@ def curiosity():
 
 
 def pretraining():
-    """Compare equal numbers of steps with rewards, for some cases after as many steps without rewards."""
+    """Compare training with rewards from scratch and after as many steps of pretraining without rewards."""
     cfg = sea(14, 5_000)
     only = lambda **coefs: cfg.replace(rnd=cfg.rnd.replace(**coefs))
     blind, greedy = only(ext_coef=0.0), only(int_coef=0.0)
@@ -302,7 +302,7 @@ def pretraining():
 
 
 def keys():
-    """Build tasks with a key, a door and a goal, and a reward for the goal alone."""
+    """Build cases of a task with a key, a door and a goal, in which only reaching the goal is rewarded."""
     plain = purerl.preset("navix/Navix-DoorKey-5x5-v0").replace(env="navix/Navix-DoorKey-8x8-v0", total_timesteps=1_000_000)
     curious = plain.replace(rnd=purerl.RNDConfig(ext_coef=1.0, int_coef=0.3))
     weight = {"rnd.int_coef": purerl.Range(0.01, 1.0, log=True)}
@@ -316,7 +316,7 @@ def keys():
 
 
 def defaults():
-    """Compare continuous tasks at the defaults with the defaults of all tasks before these followed the actions."""
+    """Compare the defaults with the defaults for discrete actions, on tasks with continuous actions."""
     same = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False}
     cases = {}
     for env in ("Pendulum-v1", "MountainCarContinuous-v0", "Reacher-misc", "Swimmer-misc"):
@@ -326,7 +326,7 @@ def defaults():
 
 
 def value_clip():
-    """Compare gymnax's environments at the defaults with and without a value clip; discrete ones also with scaled rewards."""
+    """Compare defaults with and without a value clip on gymnax's environments; with discrete actions also for scaled rewards."""
     cases = {}
     for env in REFERENCES:
         for choice in ("max", "none"):
@@ -341,10 +341,10 @@ def value_clip():
 
 
 def suites():
-    """Build tasks of each suite with their presets; needs `pip install '.[suites]'`, and navix for navix's tasks.
+    """Build cases of each suite with presets; needs `pip install '.[suites]'`, and navix for navix's tasks.
 
-    Games score the last 100 training episodes, beside random actions and purejaxrl's PPO at as many steps, with its learning
-    rate chosen from two or three; purejaxrl knows no masks.
+    Craftax and games are scored on the last 100 training episodes, and compared with random actions and with purejaxrl's PPO at
+    as many steps. purejaxrl has no action masks. Its learning rate is chosen from two or three values.
     """
     cases = {name: Case(purerl.preset(name)) for name in ("brax/inverted_pendulum", "brax/reacher", "playground/CartpoleBalance")}
     for name in ("xminigrid/MiniGrid-DoorKey-5x5", "navix/Navix-DoorKey-5x5-v0"):
@@ -360,7 +360,7 @@ def suites():
 
 
 def levels():
-    """Score a maze of 10 x 10 fields by the number of training mazes, in these and in others: the share solved."""
+    """Vary the number of training mazes of 10 x 10 cells; score the share of mazes solved, in training mazes and in others."""
     cfg = purerl.PPOConfig(
         env="jumanji/Maze-v0", total_timesteps=500_000, num_envs=64, num_steps=32, num_minibatches=8, lr=1e-3, hidden=(128, 128)
     )

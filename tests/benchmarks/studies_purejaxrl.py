@@ -1,4 +1,4 @@
-"""purejaxrl's PPO, from its own source, on the environments of suites, which purejaxrl itself does not know.
+"""PPO from purejaxrl's source, on environments of suites that purejaxrl itself does not support.
 
 This needs purejaxrl's repository and distrax, in a virtual environment of their own:
 
@@ -7,8 +7,8 @@ This needs purejaxrl's repository and distrax, in a virtual environment of their
     .venv-peer/bin/python -m tests.benchmarks.studies suites --purejaxrl purejaxrl --only purejaxrl
 
 Environments, their resets and their encoded observations are purerl's, so that only the algorithm and its network differ.
-purejaxrl sees one flag for both ends of an episode, and no action mask, as in its own environments. Its two wrappers are
-replaced by the classes here.
+purejaxrl gets one flag for termination and truncation, and no action mask, as in its own environments. `Single` replaces
+purejaxrl's wrappers.
 """
 
 import pathlib
@@ -38,7 +38,7 @@ class Space(NamedTuple):
 
 
 class Single:
-    """Environments with the methods of gymnax before 1.0; under `vmap` they are stepped together."""
+    """A single environment with the methods of gymnax before 1.0. Under `vmap`, purerl's environment steps the whole batch."""
 
     def __init__(self, env: Environment):
         self._env, self._space = env, without(env.observation_space, (env.action_mask,))
@@ -68,7 +68,7 @@ class Single:
 
 
 def _batched(function: Any) -> Any:
-    """Return a function of batches as a function of single environments, whose `vmap` is the function itself."""
+    """Return a function of single environments, whose `vmap` is `function`, a function of batches."""
 
     @jax.custom_batching.custom_vmap
     def one(*arguments):
@@ -79,11 +79,11 @@ def _batched(function: Any) -> Any:
         after = function(*arguments)
         return after, jax.tree.map(lambda x: True, after)
 
-    return lambda *arguments: one(*arguments[:-1])  # all but gymnax's parameters
+    return lambda *arguments: one(*arguments[:-1])  # without gymnax's parameters
 
 
 def last_returns(path: str, cfg: purerl.PPOConfig, seeds: range) -> np.ndarray:
-    """Train each seed with a config's environment, sizes and rate; return the mean of its last 100 episodes. `[seeds]`."""
+    """Train seeds with the environment, sizes and rate of `cfg`; return mean returns of the last 100 episodes. `[seeds]`."""
     env = Single(purerl.make_train(cfg).env)
     wrappers = types.ModuleType("wrappers")
     for name in ("LogWrapper", "FlattenObservationWrapper"):

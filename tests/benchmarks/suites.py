@@ -1,9 +1,9 @@
-"""The last date and versions with which suites kept the protocol: `purerl.check_env` of three ids each.
+"""Results of `purerl.check_env` for three environments of each suite, with the date and the suite's version.
 
-    pip install '.[suites]' && python -m tests.benchmarks.suites --record          # ids whose suite is installed, in minutes
+    pip install '.[suites]' && python -m tests.benchmarks.suites --record          # ids whose suite is installed; takes minutes
     python -m tests.benchmarks.suites --only navix --record
 
-The other ids keep their rows in `suites.json`; the table is `suites.md`, both beside this file.
+Ids whose suite is not installed keep their rows in `suites.json`. `suites.md` has the table.
 """
 
 import importlib.metadata
@@ -19,7 +19,7 @@ from tests.helpers.suites import IDS
 
 
 def version(env_id):
-    """Return the installed version of a suite, or None."""
+    """Return the name and the version of an id's suite; None if the suite is not installed."""
     package = SUITES[env_id.partition("/")[0]]
     found = importlib.metadata.packages_distributions().get(package)
     return f"{found[0]} {importlib.metadata.version(found[0])}" if found else None
@@ -36,7 +36,7 @@ def row_of(env_id):
 
 def main():
     parser = recording.parser(__doc__)
-    parser.add_argument("--only", default="", help="ids that contain this")
+    parser.add_argument("--only", default="", help="check only ids that contain this text")
     args = parser.parse_args()
     for env_id in IDS:
         if args.only in env_id and version(env_id):

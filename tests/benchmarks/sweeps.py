@@ -1,7 +1,7 @@
-"""Sweeps as one program, and results of tuning; kept in `sweeps.json` and `tuning.json`, and shown in `tuning.md`.
+"""Speed of a sweep as one compiled program, and results of tuning: `sweeps.json` and `tuning.json`, shown in `tuning.md`.
 
 python -m tests.benchmarks.sweeps speed             96 runs as one program, and one after the other, in turn; five minutes
-python -m tests.benchmarks.sweeps tune [TASK ...]   the tuner and random search, each for as long; then seeds 0 - 7
+python -m tests.benchmarks.sweeps tune [TASK ...]   the tuner and random search, each for the same time; then seeds 0 - 7
 
 Needs `pip install '.[tune]'` and an idle machine. Without `--record` nothing is written.
 """
@@ -25,14 +25,14 @@ SEEDS, PAIRS = 4, 5
 GRID = {"lr": np.geomspace(1e-4, 1e-2, 6), "ent_coef": [0.0, 0.003, 0.01, 0.03]}
 TASKS = ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "Breakout-MinAtar")
 SEARCHES = ("tune", "random")
-FIRST_SEED = 1000  # for tuning: the scores are of seeds 0 - 7
-# Breakout has the shapes of its preset: a run of the defaults, four environments and convolutions, takes minutes on a CPU.
+FIRST_SEED = 1000  # of the trials; scores are of seeds 0 - 7
+# Fields from the preset. With the defaults on Breakout, four environments and convolutions, a run takes minutes on a CPU.
 SHAPES = {"Breakout-MinAtar": ("torso", "hidden", "num_envs", "num_minibatches")}
-AT_ONCE = {"Breakout-MinAtar": 4}  # in a program; sixteen would take longer than the search may
+AT_ONCE = {"Breakout-MinAtar": 4}  # trials in one program; sixteen would take longer than the search is allowed
 
 
 def speed(total_timesteps=100_000):
-    """Measure the seconds of 96 runs: as one program over the devices, and in turn by a program whose argument is the config."""
+    """Measure the seconds of 96 runs: as one program over all devices, and one after the other with the config as an argument."""
     purerl.use_cores()
     cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=total_timesteps)
     made = purerl.sweep(cfg, GRID)
@@ -73,7 +73,7 @@ def speed(total_timesteps=100_000):
 
 
 def tuned(task, minutes, random):
-    """Search for some minutes from the defaults; score the result on seeds 0 - 7, as presets are."""
+    """Search from the defaults for `minutes`; score the best config on seeds 0 - 7, as presets are scored."""
     import optuna
 
     purerl.use_cores()
@@ -104,7 +104,7 @@ def main():
     parser.add_argument("what", choices=("speed", "tune"))
     parser.add_argument("tasks", nargs="*", default=TASKS, metavar="TASK")
     parser.add_argument("--minutes", type=float, default=15)
-    parser.add_argument("--only", choices=SEARCHES, help="one of the two searches")
+    parser.add_argument("--only", choices=SEARCHES, help="run only this search")
     args = parser.parse_args()
     if args.what == "speed":
         found = speed()

@@ -1,4 +1,4 @@
-"""The tables of the README and of the pages beside the data, made from the JSON files beside this one and `names.csv`.
+"""Tables of the README, of the pages of this folder, and of `migration.md`, made from JSON files of this folder and `names.csv`.
 
 python -m tests.benchmarks.tables
 """
@@ -20,13 +20,13 @@ PAGES = (ROOT / "README.md", *sorted(HERE.glob("*.md")), ROOT / "notebooks" / "m
 
 
 def render():
-    """Make the tables of all pages anew."""
+    """Rewrite the tables of all pages."""
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
 
 
 def rendered(text):
-    """Return a page with its tables made anew."""
+    """Return the text of a page with new tables."""
     for name in re.findall(r"<!-- table (.+?) -->\n", text):
         before, rest = text.split(f"<!-- table {name} -->\n")
         text = f"{before}<!-- table {name} -->\n{table(name)}\n<!-- end -->" + rest.split("<!-- end -->", 1)[1]
@@ -34,7 +34,7 @@ def rendered(text):
 
 
 def table(name):
-    """Return a table by its name: `study NAME`, `names SYSTEM`, or one of `TABLES`."""
+    """Return the table with a name: `study NAME`, `names SYSTEM`, or a key of `TABLES`."""
     kind, _, which = name.partition(" ")
     if kind == "study":
         return study_table(kept("studies")[which])
@@ -46,7 +46,7 @@ def kept(name):
 
 
 def learning_table(results):
-    """Make a row for each environment: scores, their references, and whether the interval reaches the reference."""
+    """Make a row for each environment: its scores, the reference scores, and whether the interval reaches the reference."""
     lines = ["| environment | steps | IQM | 95 % interval | all seeds | gymnax | optimum | peer | reached |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
     count = 0
@@ -67,7 +67,7 @@ def learning_table(results):
 
 
 def choices_table(choices):
-    """List the candidates for presets, the best of each environment first."""
+    """List the candidates for presets, with the best candidate of each environment first."""
     lines = ["| environment | candidate | steps | mean | each tuning seed |", "|---|---|--:|--:|---|"]
     for env, rows in choices.items():
         for name, row in sorted(rows.items(), key=lambda item: -np.mean(item[1]["scores"])):
@@ -80,7 +80,7 @@ def choices_table(choices):
 
 
 def variants_table(results):
-    """Make a row for each other algorithm and precision in the same environment."""
+    """Make a row for each result without a reference: other algorithms and precisions on CartPole."""
     lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
     for name, row in results["purerl"].items():
         if name not in REFERENCES:
@@ -95,7 +95,7 @@ def _learnt(name, row, digits):
 
 
 def _best_peer(results, name):
-    """Return the scores of the best variant of the peer, or None."""
+    """Return the scores of the peer's best variant; None if there is no peer."""
     peers = [row["scores"] for peer in ("rejax", "purejaxrl") for row in results[peer].get(name, {}).values()]
     return max(peers, key=lambda scores: iqm(np.array(scores))) if peers else None
 
@@ -112,7 +112,7 @@ def speed_table(speed):
 
 
 def compiling_table(rows):
-    """List seconds to compile A, by the programs' outputs."""
+    """List the seconds that both programs take to compile A, for each choice of outputs."""
     lines = ["| beside the trained agent they give | purerl | rejax | ratio | range |", "|---|--:|--:|--:|--:|"]
     for name, row in rows.items():
         span = f"{row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}"
@@ -122,7 +122,7 @@ def compiling_table(rows):
 
 
 def programs_table(programs, target="h100"):
-    """List the launches of an update on a device, beside purejaxrl's."""
+    """List the kernels, waits and bytes of an update on one device, and those of purejaxrl."""
     lines = ["| | kernels | purejaxrl's | ratio | waits | scratch memory | purejaxrl's | moved | loops: times x kernels |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
     megabytes = lambda row: f"{row['memory'] / 1e6:.1f} MB"
@@ -138,7 +138,7 @@ def programs_table(programs, target="h100"):
 
 
 def kernels_table(programs, times):
-    """List the kernels of an iteration of a loop of A, in their order."""
+    """List in order the kernels of an iteration of A's loop whose body runs `times` times."""
     lines = ["| | kernel | result | from |", "|--:|---|---|---|"]
     for number, (name, result, source) in enumerate(programs["A"]["h100"]["lists"][str(times)], 1):
         lines.append(f"| {number} | `{name}` | `{result}` | `{source.removeprefix('jit(update)/') or '-'}` |")
@@ -146,7 +146,7 @@ def kernels_table(programs, times):
 
 
 def devices_table(programs, target="h100"):
-    """Compare an update on several devices with an update on one device, whose share each of them has."""
+    """Compare an update on several devices with an update on one device, for equally many environments per device."""
     compared, besides, says = {
         "h100": ("memory", "memory with hiding", "memory, exchanges hidden"),
         "v5e": ("memory in all", "memory", "outside the core"),
@@ -166,18 +166,18 @@ def devices_table(programs, target="h100"):
     return "\n".join(lines)
 
 
-# Bytes a second of an H100: its memory, its NVLink in one direction, and the network of a DGX H100, 400 Gb/s for each GPU
+# Bytes per second of an H100: memory, NVLink in one direction, and the network of a DGX H100, 400 Gb/s for each GPU
 # (NVIDIA's data sheets of the H100 SXM and the DGX H100).
 MEMORY, NVLINK, NETWORK, NVLINK_DEVICES = 3.35e12, 450e9, 50e9, 8
 
 
 def scaling_table(programs):
-    """List the time that links add to an update of B with 2048 environments on each device, by bytes alone."""
+    """Estimate from bytes alone the time that links add to an update of B with 2048 environments per device."""
     row = programs["B on 8 devices"]["h100"]["purerl"]
     lines = ["| devices | memory, at 3.35 TB/s | links | share of one device's speed |", "|--:|--:|--:|--:|"]
     for count in (1, 8, 64, 256):
         own = row["moved"] / MEMORY
-        # A ring passes every byte twice but for one share; the slowest link counts.
+        # A ring sends 2 (count - 1) / count of the bytes over each link; the slowest link counts.
         passed = 2 * (count - 1) / count * row["exchanged"] / (NVLINK if count <= NVLINK_DEVICES else NETWORK)
         cells = (f"{count}", f"{1e3 * own:.2f} ms", f"{1e3 * passed:.2f} ms", f"{own / (own + passed):.2f}")
         lines.append("| " + " | ".join(cells) + " |")
@@ -240,7 +240,7 @@ def suites_table(rows):
 
 
 def sweeps_table(rows):
-    """Compare 96 runs as one program with the same runs one after the other."""
+    """Compare 96 runs as one compiled program with the same runs one after the other."""
     row = rows["speed"]
     middle, low, high = row["ratio"]
     lines = ["| | seconds | memory |", "|---|--:|--:|"]
@@ -255,7 +255,7 @@ def sweeps_table(rows):
 
 
 def tuning_table(rows):
-    """List search results beside the presets of that time; as good as these if the intervals overlap, or above."""
+    """List searches beside the presets of that time. A search is as good if its interval overlaps the preset's or is above it."""
     lines = [
         "| search | trials | of which to the end | million steps | minutes | seeds 0 - 7: IQM (95 %) | preset | as good |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
@@ -269,7 +269,7 @@ def tuning_table(rows):
 
 
 def peers_table(peers):
-    """List scores, and steps and seconds to a threshold, of purerl and of other libraries; medians of the seeds."""
+    """List the scores of purerl and of other libraries, and the median steps and seconds of their seeds to a threshold."""
     lines = ["| task, steps | program | settings | IQM (95 %) | threshold | seeds at it | steps to it | seconds to it |"]
     lines.append("|---|---|---|--:|--:|--:|--:|--:|")
     for env, programs in peers.items():
@@ -284,7 +284,7 @@ def peers_table(peers):
 
 
 def host_scores_table(rows):
-    """Compare CartPole of gymnasium with CartPole of gymnax."""
+    """Compare purerl's scores on CartPole of gymnasium and of gymnax."""
     lines = ["| environment | IQM (95 %) | seconds of a run, without compiling |", "|---|--:|--:|"]
     for name in ("gymnasium/CartPole-v1", "CartPole-v1"):
         row = rows["scores"][name]
@@ -293,7 +293,7 @@ def host_scores_table(rows):
 
 
 def host_speed_table(rows):
-    """List steps a second of training in external environments."""
+    """List the training steps per second on CartPole of purerl in gymnasium and gymnax, and of Stable-Baselines3."""
     lines = ["| | steps/s, median of three |", "|---|--:|"]
     lines += [f"| {name} | {np.median(x) / 1e3:.1f} k |" for name, x in rows["speed"]["steps a second"].items()]
     middle, low, high = rows["speed"]["ratio"]
@@ -301,7 +301,7 @@ def host_speed_table(rows):
 
 
 def host_mujoco_table(rows):
-    """Compare HalfCheetah with the peer's."""
+    """Compare returns and seconds on HalfCheetah with those of Stable-Baselines3."""
     lines = ["| | mean return of each seed | mean | seconds of a run |", "|---|--:|--:|--:|"]
     for name in ("purerl", "Stable-Baselines3"):
         row = rows["mujoco"][name]
@@ -337,7 +337,7 @@ def value_clip_table(studies):
 
 
 def names_table(system):
-    """List a system's names, and purerl's."""
+    """List the names of settings in another library (system), beside purerl's names."""
     lines = [f"| {system} | purerl | |", "|---|---|---|"]
     for row in names():
         if row["system"] == system:
@@ -347,7 +347,7 @@ def names_table(system):
 
 
 def glance_table(results):
-    """Make a row for each environment, with the score that gymnax publishes."""
+    """Make a row for each environment of `GLANCE`: purerl's score, and the score that gymnax publishes."""
     lines = ["| | steps | purerl: IQM (95 %) | gymnax's own agent |", "|---|--:|--:|--:|"]
     for name in GLANCE:
         row = results["purerl"][name]
@@ -361,7 +361,7 @@ def _with_interval(scores, digits=1):
 
 
 def speed_glance_table(speed):
-    """Make a row for each workload that two cores and a GPU both ran: speeds, each with its ratio to a peer there."""
+    """Make a row for each workload timed on two cores and on a GPU: purerl's speed on each, with its ratio to a peer's speed."""
     gpu = kept("gpu")["speed"]
     lines = ["| | two CPU cores | x rejax | H200 | x purejaxrl |", "|---|--:|--:|--:|--:|"]
     for what, (on_cores, on_gpu) in SPEED_GLANCE.items():
@@ -372,7 +372,7 @@ def speed_glance_table(speed):
 
 
 def gpu_table(gpu):
-    """Make a row for each workload: the best run of each program, and the ratio of runs in one call."""
+    """Make a row for each workload: the fastest run of each program, and the ratio of their speeds."""
     lines = ["| | purerl, steps/s | purejaxrl | ratio | memory, MB | purejaxrl's | compiling, s | purejaxrl's |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|")
     for name, row in gpu["speed"].items():
@@ -385,7 +385,7 @@ def gpu_table(gpu):
 
 
 def fused_table(fused):
-    """Make a row for each workload: kernels of an update and of a minibatch, and bytes of a row in an epoch, by both forms."""
+    """Make a row for each workload: kernels of an update and of a minibatch, and bytes per batch row, by XLA and fused."""
     lines = [
         "| | kernels | fused | of a minibatch | fused | bytes of a row | fused | ratio |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",
@@ -399,7 +399,7 @@ def fused_table(fused):
 
 
 def registers_table(fused):
-    """Make a row for each form of the fused kernels: registers of a thread, and the bytes that it spills."""
+    """Make a row for each form of the fused kernels: the registers of a thread, and the spilled bytes."""
     lines = ["| sizes, dtype, precision | forward | backward | bytes spilled |", "|---|--:|--:|--:|"]
     for name, row in fused["registers"].items():
         if name != "commit":
@@ -419,7 +419,7 @@ def resets_table(rows):
 
 
 def gpu_learning_table(gpu):
-    """Make a row for each environment that seeds learned on a GPU in one `vmap`: scores of 128 episodes for each seed."""
+    """Make a row for each environment with seeds trained on a GPU in one `vmap`: scores of 128 episodes for each seed."""
     lines = ["| | seeds | steps of each | IQM (95 %) | steps/s of all | compiling, s |", "|---|--:|--:|--:|--:|--:|"]
     for name, row in gpu["learning"].items():
         found = row["purerl"]
@@ -430,7 +430,7 @@ def gpu_learning_table(gpu):
     return "\n".join(lines)
 
 
-# The tables that the README shows at a glance.
+# Rows of the tables that the README shows at a glance.
 GLANCE = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Breakout-MinAtar")
 SPEED_GLANCE = {
     "CartPole, 4 environments x 128 steps": ("A", "A"),

@@ -19,7 +19,7 @@ def made(cfg=STALE, env=None, **objects):
 
 
 def updates(cfg, count, env=None):
-    """Return the training and its states before and after each of `count` updates."""
+    """Return the training function, and the states before and after each of `count` updates."""
     train = made(cfg, env)
     states, update = [jax.jit(train.init)(KEY)], jax.jit(train.update)
     for _ in range(count):

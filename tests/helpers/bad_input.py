@@ -1,6 +1,6 @@
-"""Invalid input by field and case, each with the expected error text.
+"""Invalid inputs by field and case, each with expected parts of its error message.
 
-The module holds data and one function, so that the same cases run with and without Python's `-O`, which removes asserts.
+The cases are data without asserts, so that they run with and without Python's `-O`, which removes asserts.
 """
 
 import json
@@ -31,7 +31,7 @@ def broken(**changes):
 
 
 def stepping(values):
-    """Return a call of `make_train` with an environment without base class, whose step returns `values(obs, state)`."""
+    """Return a call of `make_train` with an environment without a base class, whose step returns `values(obs, state)`."""
     methods = {
         "default_params": None,
         "reset": lambda self, key, params: (jnp.zeros(2), jnp.int32(0)),
@@ -58,7 +58,7 @@ class Grows(probes.Constant):
 
 
 class Listed(probes.Constant):
-    """A probe whose state changes its structure."""
+    """A probe whose step changes the structure of its state."""
 
     def step_env(self, key, state, action, params):
         obs, state, *rest = super().step_env(key, state, action, params)
@@ -104,7 +104,7 @@ def sweep(values):
 
 RATES = np.array([1e-3, -1.0, np.nan], np.float32)
 
-# (field, case): the faulty call, and the parts that its error must have.
+# (field, case): the faulty call, and texts that its error must contain.
 REFUSED = {
     ("num_envs", "zero"): (config(num_envs=0), ["num_envs = 0: must be at least 1"]),
     ("num_envs", "negative"): (config(num_envs=-4), ["num_envs = -4: must be at least 1"]),
@@ -233,7 +233,7 @@ ACCEPTED = {
 
 
 def outcome(case):
-    """Return the error of a call as text, or an empty text without an error."""
+    """Return the error of a call as text; an empty text if there is no error."""
     try:
         case()
     except (purerl.ConfigError, purerl.CheckpointError) as error:

@@ -8,7 +8,7 @@ REFERENCE = pathlib.Path(__file__).parent.parent.parent / "notebooks" / "referen
 
 
 def bare_python(fresh_python, code, folder):
-    """Return the output of code that can import only the packages of the reference and their requirements."""
+    """Run code that can import only the packages named in the reference and their requirements; return its output."""
     (says,) = re.findall(r"purerl export .*# runs with only (.*); see", REFERENCE.read_text())
     site = folder / "site"
     site.mkdir()
@@ -31,7 +31,7 @@ for name in ("purerl", "flax", "optax", "gymnax"):
 
 
 def required(*names):
-    """Return distributions and all that they require, without extras."""
+    """Return the names of distributions and of all their requirements, without extras."""
     found, todo = set(), [name.lower() for name in names]
     while todo:
         name = todo.pop()

@@ -1,4 +1,4 @@
-"""Environments with one defect each, and a part of the report of `check_env`."""
+"""Environments with one defect each, and a part of the problem that `check_env` reports for each."""
 
 import itertools
 
@@ -84,7 +84,7 @@ class ObservationOfAnotherShape(Line):
 
 
 def batch(change=lambda after, before, fresh, state: after, limit=12):
-    """Return `Line` as a whole batch, with one part of its step results changed."""
+    """Return `Line` as a batched environment, whose step results `change` modifies."""
     good = purerl.wrap_env(Line())
 
     def step(keys, state, action):

@@ -1,4 +1,4 @@
-"""Configs that more than one file tests."""
+"""Configs that several test files share."""
 
 import purerl
 from tests.helpers.tiny import CFG

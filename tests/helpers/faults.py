@@ -1,6 +1,6 @@
 """Deliberate faults: full disks, flipped bits, kills.
 
-Each script prints what a terminal would show, and at the end the hash of its results.
+Each script prints the messages that a terminal would show, and at the end the hash of its results.
 """
 
 import hashlib
@@ -126,7 +126,7 @@ KILLED_LATE = (
 from purerl.runs.storage.checkpoint import Store
 from purerl.runs.directory import Directory
 
-# Best states are written only when something waits for them, and a kill follows the last checkpoint but one.
+# Best states are written only in `wait`, and the process dies after the last checkpoint but one.
 late, wait, write = {}, Store.wait, "write" if hasattr(Store, "write") else "save"
 begin = getattr(Store, write)
 
@@ -161,7 +161,7 @@ print("result:", result_of(result, directory))
 
 def started(code, directory, name="ppo", mode="raise", at=0):
     """Start a process that runs one of these scripts."""
-    # A cache of compiled programs would fill with the disk, and JAX would report that.
+    # On a full disk, a cache of compiled programs could not be written either, and JAX would report that.
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "2", "PURERL_CACHE": "off"}
     if code is WHOLE:
         cache = {"COMPILATION_CACHE_DIR": env["PURERL_TESTS_CACHE"], "PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
@@ -178,12 +178,12 @@ def script(code, directory, **kwargs):
 
 
 def disks_that_fill(points, directory):
-    """Count the outcomes, by kind, of a disk that is full from one of `points` writes on, in both modes."""
+    """Fill the disk from each of `points` writes on, for both values of `on_save_error`; count the outcomes by kind."""
     _, out = script(FULL, directory / "whole")
     writes, wanted = int(out[-2].split()[1]), out[-1]
     outcomes = {"writes": writes, "filled": 0, "not as asked": 0, "not our message alone": 0, "lost": 0}
     for mode in ("raise", "warn"):
-        for at in np.linspace(3, writes, points).astype(int):  # the first two writes only probe the directory, and refuse the run
+        for at in np.linspace(3, writes, points).astype(int):  # the first two writes only test the directory
             home = directory / f"{mode} {at}"
             code, out = script(FULL, home, mode=mode, at=at)
             ours = [line for line in out if any(says in line for says in OURS)]
@@ -235,11 +235,11 @@ def numbers_of(name, directory):
 
 
 def outcomes_of_flips(count, directory):
-    """Count the outcomes, by kind, of `count` single flipped bits, spread over all files of three runs."""
+    """Flip `count` single bits, spread over all files of three runs; count the outcomes by kind."""
     runs = {}
     for name in CONFIGS:
         trained(name, directory / name)
-        trained(name, directory / name)  # adds the files that a finished run leaves when it is read again
+        trained(name, directory / name)  # the finished run is read again, which adds files
         files = [path.relative_to(directory / name) for path in sorted((directory / name).rglob("*")) if path.is_file()]
         files = [path for path in files if not path.name.startswith(".") and (directory / name / path).stat().st_size]
         runs[name] = files, numbers_of(name, directory / name)

@@ -15,7 +15,7 @@ def fitted(updates=UPDATES, cfg=CFG, env=None, **kwargs):
 
 
 class StopAt:
-    """A recorder that asks the run to stop after an update, as a scheduler would."""
+    """A recorder that sends a signal to its process after an update, as a scheduler would."""
 
     def __init__(self, update, number=signal.SIGTERM):
         self.update, self.number = update, number

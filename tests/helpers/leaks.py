@@ -1,4 +1,4 @@
-"""JAX's check for leaked tracers, at the speed of a small heap."""
+"""JAX's check for leaked tracers, without the cost of a large heap."""
 
 import contextlib
 import gc
@@ -10,8 +10,8 @@ import jax
 def checking_leaks():
     """Check for leaked tracers.
 
-    JAX collects garbage for every trace that a reference cycle keeps alive. Each collection reads the whole heap, and
-    the heap of a test session is large, so the objects that exist before the check are left out of the collections.
+    JAX collects garbage for every trace that a reference cycle keeps alive. Each collection reads the whole heap, which is
+    large in a test session. So objects that exist before the check are excluded from the collections.
     """
     gc.collect()
     gc.freeze()

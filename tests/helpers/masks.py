@@ -7,7 +7,7 @@ import purerl
 
 
 class Doors:
-    """A task that pays 1 for choosing the open door of three, which changes in each step; `mask` maps the door to a mask."""
+    """A task with a reward of 1 for choosing the open door of three, which changes in each step; `mask` maps it to a mask."""
 
     action_space, max_steps = purerl.Discrete(3), 6
 

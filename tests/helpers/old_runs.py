@@ -2,8 +2,8 @@
 
 JAX_NUM_CPU_DEVICES=2 python -m tests.helpers.old_runs    makes the directory under `data/runs`, unless it exists
 
-Later versions load the runs and resume them to the end. The directory also holds the hash of the saved state, by its values
-alone, and the final parameters.
+Tests of later versions load the runs and resume them to the end. The directory also holds the hash of the values of the saved
+state, and the final parameters.
 """
 
 import hashlib

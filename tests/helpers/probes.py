@@ -33,12 +33,12 @@ ACTIONS = {
 
 
 def right_action(kind, target):
-    """Return the action that `aim` rewards most; of several dimensions, the second is the opposite of the first."""
+    """Return the action that `aim` rewards most. In an action of two dimensions, the second is the opposite of the first."""
     return target if kind in ("discrete", "mixed") else jnp.stack([target, 1 - target])
 
 
 class Probe(Environment):
-    """Base class of probes, which override `observe_state` and `reward_of`; episodes terminate after `length` steps."""
+    """Base class of probes. Probes override `observe_state` and `reward_of`; episodes terminate after `length` steps."""
 
     length = 1
     kinds = 1
@@ -129,7 +129,7 @@ class Both(ObsDependent):
 
 
 class TimeLimit(Probe):
-    """Reward 1, truncated every 8 steps: V = 1 / (1 - gamma), if time limits are bootstrapped from."""
+    """Reward 1, truncated every 8 steps: V = 1 / (1 - gamma), if values are bootstrapped at time limits."""
 
     length = 10**6
     limit = 8
@@ -149,7 +149,7 @@ class Dose:
 
 
 class Poisoned(TimeLimit):
-    """Reward 1; in step `at` of an episode, `poison` 1 makes the reward NaN, 2 makes it infinite, 3 makes the observation NaN."""
+    """Reward 1; in step `at` of an episode, a `poison` of 1 makes the reward NaN, 2 infinite, and 3 makes the observation NaN."""
 
     default_params = Dose(max_steps_in_episode=40)
 
@@ -161,7 +161,7 @@ class Poisoned(TimeLimit):
 
 
 class BothFlags(Probe):
-    """Reward 1, terminated in the step of the time limit: V(s0) = 1 + gamma + gamma^2 + gamma^3."""
+    """Reward 1, and termination in the step of the time limit: V(s0) = 1 + gamma + gamma^2 + gamma^3."""
 
     length = 4
     limit = 4
@@ -172,9 +172,9 @@ class BothFlags(Probe):
 
 
 class FinalObs(Probe):
-    """Episodes of three kinds. Kind 0 is worth 0. Kind 1 pays 1 and is truncated in kind 2's observation. Kind 2 pays 5.
+    """Episodes of three kinds. The rewards are 0, 1 and 5. Kind 1 is truncated, with kind 2's observation as the final one.
 
-    V(1) = 1 + 5 gamma, if the observation before the reset is bootstrapped from.
+    V(1) = 1 + 5 gamma, if the value of the observation before the reset is bootstrapped.
     """
 
     kinds = 3
@@ -190,7 +190,7 @@ class FinalObs(Probe):
     def step_env(self, key, state, action, params):
         reward, cut = self.reward_of(state, action), state.kind == 1
         after = State(state.time + 1, jnp.where(cut, 2, state.kind).astype(jnp.int32))
-        # Only kind 1 has the time limit: the others terminate.
+        # Only kind 1 ends by the time limit: the others terminate.
         return self.observe_state(after), after, reward, ~cut, {}
 
     def is_truncated(self, state, params):
@@ -198,7 +198,7 @@ class FinalObs(Probe):
 
 
 class Varied(Probe):
-    """Episodes of 1 to 5 steps that end both ways, with action-dependent rewards and nothing to learn."""
+    """Episodes of 2 to 5 steps that terminate or are truncated, with rewards that depend on actions."""
 
     kinds = 3
     width = 4

@@ -1,4 +1,4 @@
-"""Sizes of programs, and counts of compilations."""
+"""Sizes of traced programs (jaxprs), and counts of compilations."""
 
 import jax
 
@@ -7,7 +7,7 @@ jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: comp
 
 
 def equations(jaxpr):
-    """Count the equations of a program, including those inside its loops and branches."""
+    """Count the equations of a jaxpr, including those inside its loops and branches."""
     inner = [value for equation in jaxpr.eqns for value in jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)]
     return len(jaxpr.eqns) + sum(equations(getattr(value, "jaxpr", value)) for value in inner if is_program(value))
 
@@ -17,7 +17,7 @@ def is_program(x):
 
 
 def branches(function, *args, platform="cpu"):
-    """Count conditions and loops of data-dependent length on a platform, without the conditions on the platform."""
+    """Count the `cond` and `while` equations of a function on a platform, except the conditions on the platform itself."""
 
     def count(jaxpr):
         found = 0

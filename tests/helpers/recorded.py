@@ -1,9 +1,9 @@
-"""Parameters of fourteen configs after three updates, recorded as a reference for rebuilt code.
+"""Parameters of fourteen configs after three updates, recorded as a reference for changed code.
 
-python -m tests.helpers.recorded [NAME ...]    records this machine's parameters, of all or the named configs
+python -m tests.helpers.recorded [NAME ...]    records parameters of all or the named configs on this machine
 
-`params.npz` has the numbers, and `hashes.json` their hashes by jaxlib, kind of CPU and XLA flags, on which the bits depend.
-Leaves are taken in their order and without their paths, so that renaming a parameter changes nothing.
+`params.npz` has the parameters. `hashes.json` has their hashes for each jaxlib, kind of CPU and XLA flags, on which the bits
+depend. Leaves are concatenated without their paths, so a new name of a parameter that keeps the order changes nothing.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ import purerl
 from purerl import APPOConfig, DAACConfig, PPGConfig, PPOConfig, RNDConfig
 from tests.helpers.probes import Rich, Varied, boxed
 
-TOLERANCE = 1e-6  # between the numbers of machines whose bits differ
+TOLERANCE = 1e-6  # between the parameters of machines whose bits differ
 HERE = pathlib.Path(__file__).parent.parent / "data" / "recorded"
 SIZES = {"total_timesteps": 192, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (16, 16), "lr": 1e-3}
-OF_02 = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "value_clip": "max"}  # whatever the actions
+OF_02 = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "value_clip": "max"}  # for all actions
 NORMALISED = {"normalize_obs": True, "normalize_reward": True, "normalize_value": True}
 MEMORY = {"memory_size": 8, "sequence_length": 8}
 PPO = PPOConfig(**SIZES, num_epochs=2)
@@ -50,7 +50,7 @@ CASES = {  # config and environment; the configs set every field whose default c
 
 
 def circumstances():
-    """Return the version of jaxlib, the processor and the XLA flags, on which the bits depend."""
+    """Return a text with the version of jaxlib, the processor and the XLA flags, on which the bits depend."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
     found = {name: re.search(rf"^{name}\s*: (.*)$", cpu, re.MULTILINE) for name in ("model name", "flags")}
     model, features = (match[1] if match else "" for match in found.values())
@@ -65,7 +65,7 @@ def params(name):
     run = lambda cfg, key: purerl.make_train(cfg, env=env())(key).state.params
     if np.ndim(cfg.lr):
         run = jax.vmap(run, in_axes=(jax.tree.map(lambda x: 0 if np.ndim(x) else None, cfg), None))
-    # A config that is no argument is a constant of the program, as if a user calls `make_train(cfg)`.
+    # A config that is not an argument is a constant of the compiled program, as after a user's `make_train(cfg)`.
     found = jax.jit(run)(cfg, jax.random.key(0)) if np.ndim(cfg.lr) else jax.jit(lambda key: run(cfg, key))(jax.random.key(0))
     return np.concatenate([np.asarray(x, np.float32).ravel() for x in jax.tree.leaves(found)])
 
@@ -75,7 +75,7 @@ def digest(numbers):
 
 
 def recorded():
-    """Return the hashes by circumstances and name, and the numbers by name."""
+    """Return a dict from circumstances to the hash of each case, and a dict from case to parameters."""
     path = HERE / "hashes.json"
     hashes = json.loads(path.read_text()) if path.exists() else {}
     if not (HERE / "params.npz").exists():
@@ -92,7 +92,7 @@ def main(names):
         if numbers.get(name) is None or not np.allclose(found, numbers[name], rtol=TOLERANCE, atol=TOLERANCE):
             numbers[name] = found
             for others in hashes.values():
-                others.pop(name, None)  # records of other machines belong to other numbers
+                others.pop(name, None)  # hashes of other machines belong to the old parameters
         mine[name] = digest(found)
     HERE.mkdir(exist_ok=True)
     (HERE / "hashes.json").write_text(json.dumps(hashes, indent=1) + "\n")

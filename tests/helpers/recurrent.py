@@ -1,4 +1,4 @@
-"""A recurrent network, written for purerl's network interface in few lines."""
+"""A recurrent network for purerl's network interface, in a few lines."""
 
 import jax
 import jax.numpy as jnp

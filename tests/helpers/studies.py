@@ -26,7 +26,7 @@ def without_time(step):
 
 
 def untrained(score):
-    """Replace `Study._train`: each trial has the score of its point at every rung."""
+    """Return a replacement for `Study._train` that gives each trial the score `score(point)` at every rung."""
     return lambda self, batch: (batch._replace(scores=tuple((score(point),) for point in batch.points)), [])
 
 
@@ -36,7 +36,7 @@ def study_of(values, trials, options, home=None, pruner=None, objects=None, limi
 
 
 def scored_by(scores, diverged=()):
-    """Replace `Study._train`: each trial has the scores of its rate, at every rung."""
+    """Return a replacement for `Study._train` with `scores[lr]` as the scores of a trial's rungs; rates in `diverged` diverge."""
 
     def train(self, batch):
         lost = tuple(n for n, point in zip(batch.trials, batch.points, strict=True) if point["lr"] in diverged)

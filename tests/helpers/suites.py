@@ -4,7 +4,7 @@ import pytest
 
 from purerl.envs.suites import SUITES
 
-# Constructor arguments for an early time limit, and enough steps of random actions to see it.
+# Constructor arguments for an early time limit, and enough steps of random actions to reach it.
 IDS = {
     "brax/fast": ((), 1100),
     "brax/inverted_pendulum": ((("episode_length", 60),), 300),

@@ -15,7 +15,7 @@ from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import RewardStage
 from tests.helpers.probes import Varied, boxed
 
-# The defaults of discrete tasks, for parts that are tested without an environment that would resolve "auto".
+# The defaults for discrete actions, for parts that are tested without an environment, which would resolve "auto".
 PLAIN = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "reward_clip": math.inf, "value_clip": "max"}
 SIZES = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_epochs": 2, "num_minibatches": 2, "hidden": (16, 16)}
 CFG = PPOConfig(**SIZES, **PLAIN, lr=1e-3)
@@ -31,7 +31,7 @@ def learner(cfg, network=None):
 
 
 def at(tree, index):
-    """Return the part of every leaf at this index."""
+    """Return a tree with the entry of every leaf at this index."""
     return jax.tree.map(lambda x: x[index], tree)
 
 

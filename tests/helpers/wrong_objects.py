@@ -1,6 +1,6 @@
 """Wrong values, objects, networks, environments and options, each with a part of its expected error.
 
-Unchecked, most of these objects end in the traceback of another library.
+Without checks, most of these objects would end in the traceback of another library.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def train(**objects):
 
 
 def advantages(change):
-    """Return a call of `make_train` whose estimator changes its result by this function."""
+    """Return a call of `make_train` with an advantage estimator that applies `change` to the result of GAE."""
     return train(advantage=lambda steps, cfg: change(purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)))
 
 
@@ -47,7 +47,7 @@ def paid(reward):
 
 
 def choosing(space, policy):
-    """Return a call of `make_train` whose environment and policy have these actions."""
+    """Return a call of `make_train` with an environment of this action space and a network with this policy."""
     spaced = type("Spaced", (probes.Constant,), {"action_space": lambda self, params=None: space})()
     init = lambda key, obs: {"policy": jnp.zeros(3), "value": jnp.zeros(3)}
     apply = lambda params, carry, obs, first: (outputs(first, policy(first.shape)), carry)
@@ -269,7 +269,7 @@ def plain_field():
 
 
 def own_class(**fields):
-    """Return a class of configs with more fields, each a value, or a type and a value."""
+    """Return a config class with more fields, each given as a value or as a type and a value."""
     typed = {name: x for name, x in fields.items() if isinstance(x, tuple)}
     plain = {name: x[1] if name in typed else x for name, x in fields.items()}
     notes = {name: kind for name, (kind, _) in typed.items()}
@@ -285,12 +285,12 @@ class Returning(nn.Module):
 
 
 def returning(outputs, env="CartPole-v1"):
-    """Return a call of `make_train` whose module maps features `[L, N, 4]` by this function."""
+    """Return a call of `make_train` with a linen module that applies `outputs` to features `[time, environments, 4]`."""
     return lambda: purerl.make_train(purerl.PPOConfig(env=env), network=purerl.from_linen(Returning(outputs)))
 
 
 def own_env(**changes):
-    """Return a `purerl.Environment` with some parts changed, and values of its steps."""
+    """Return a `purerl.Environment` with changed parts and changed fields of its `TimeStep`."""
     parts = {name: changes.pop(name) for name in list(changes) if name in purerl.Environment._fields}
     step = lambda *args: simulator.step(*args).replace(**changes)
     return simulator.simulator._replace(**{"step": step} | parts)
@@ -414,4 +414,4 @@ OPTIONS = {
     "unknown preset": (lambda: purerl.preset("Breakuot-MinAtar"), "Breakout-MinAtar"),
 }
 ALL = VALUES | OBJECTS | NETWORKS | ENVIRONMENTS | DOORS | OPTIONS
-assert len(ALL) == sum(map(len, (VALUES, OBJECTS, NETWORKS, ENVIRONMENTS, DOORS, OPTIONS))), "two of the same name"
+assert len(ALL) == sum(map(len, (VALUES, OBJECTS, NETWORKS, ENVIRONMENTS, DOORS, OPTIONS))), "two cases have the same name"

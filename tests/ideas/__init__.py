@@ -1,1 +1,1 @@
-"""Researchers' ideas, each in a file of under 30 lines, without a copy of purerl's code."""
+"""Research ideas, each in a file of fewer than 30 lines of code, without a copy of purerl's code."""

@@ -1,4 +1,4 @@
-"""An environment whose state carries observation, reward and done, behind the bare protocol."""
+"""An environment like Brax's, whose state holds observation, reward and done, adapted for `purerl.wrap_env`."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""A student that sees less than its teacher learns from the teacher's policy on its own rollouts."""
+"""Distillation: a student that observes less than its teacher learns the teacher's policy on the student's rollouts."""
 
 import jax
 
@@ -6,7 +6,7 @@ import purerl
 
 
 def distilled(teacher, state):
-    """Return PPO whose policy loss is KL(teacher || student). Observations are not normalised."""
+    """Return PPO with the policy loss KL(teacher || student). Both must be trained without normalised observations."""
     sees_all = teacher.policy(state)
 
     def algorithm(cfg, env, network, parts):

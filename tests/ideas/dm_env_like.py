@@ -1,4 +1,4 @@
-"""An environment like dm_env's, with step types and discounts, behind the bare protocol."""
+"""An environment like dm_env's, with step types and discounts, adapted for `purerl.wrap_env`."""
 
 from typing import NamedTuple
 

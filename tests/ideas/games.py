@@ -1,4 +1,4 @@
-"""Agents of games, trained side by side: the batch has the agents of all games."""
+"""Games of three agents that share a policy: the batch has one row for each agent of each game."""
 
 import jax
 import jax.numpy as jnp

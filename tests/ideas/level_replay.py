@@ -7,7 +7,7 @@ import purerl
 
 
 def replayed(env, levels):
-    """Return a batched environment of a single `env`, whose episodes begin in levels drawn by weight."""
+    """Return a batched environment made from a single `env`; its episodes begin in levels sampled by weight."""
 
     def begin(level):
         state, obs = jax.vmap(lambda i: env.reset(jax.random.fold_in(jax.random.key(0), i)))(level)

@@ -1,4 +1,4 @@
-"""A recurrent cell: a moving average with learnt rates, reset where an episode begins."""
+"""A recurrent cell: a moving average with learnt rates, reset at the start of an episode."""
 
 import flax.linen as nn
 import jax

@@ -1,4 +1,4 @@
-"""A whole custom recurrent network in flax linen, by `purerl.from_linen`."""
+"""A whole custom recurrent network in flax linen, for `purerl.from_linen`."""
 
 import flax.linen as nn
 import jax.numpy as jnp

@@ -9,7 +9,7 @@ AXES = purerl.Train.seed_axes
 
 
 def population(cfg, key, members, rounds, updates):
-    """Return the learning rates and mean returns of the members after the last round."""
+    """Return the learning rates after the last copies, and the mean returns of the last round, before these copies."""
     train_of = lambda lr: purerl.make_train(cfg.replace(lr=lr))
 
     def advance(lr, state):

@@ -1,4 +1,4 @@
-"""A KL penalty towards a slowly moving copy of the policy, an exponential average of its past."""
+"""A KL penalty towards a reference policy, whose parameters are an exponential moving average of the policy's."""
 
 import jax
 
@@ -11,7 +11,7 @@ class ReferenceConfig(purerl.PPOConfig):
 
     Policy loss:
         reference_kl: Weight of KL(reference || policy).
-        reference_rate: Share of the way to the policy that the reference moves in an update.
+        reference_rate: Step size of the moving average, in each update.
     """
 
     reference_kl: float = purerl.leaf(0.3)

@@ -14,7 +14,7 @@ def l2(params, outputs, batch, cfg):
 
 
 def spectral(params, outputs, batch, cfg):
-    """Penalise spectral norms away from 1 (Yoshida & Miyato 2017, arXiv:1705.10941)."""
+    """Penalise squared spectral norms that differ from 1 (Yoshida & Miyato 2017, arXiv:1705.10941)."""
 
     def largest(w):
         u = w @ jnp.ones(w.shape[1])

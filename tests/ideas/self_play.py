@@ -1,4 +1,4 @@
-"""Self-play: rounds against a pool of past selves, all by one compiled program."""
+"""Self-play in rounds against a pool of the policies of earlier rounds, with one compiled program for all rounds."""
 
 import jax
 

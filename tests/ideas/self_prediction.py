@@ -1,4 +1,4 @@
-"""An auxiliary phase: the policy's logits and the action predict the logits of the next step."""
+"""An auxiliary phase that predicts the policy's next logits from its present logits and the action."""
 
 import jax
 import jax.numpy as jnp

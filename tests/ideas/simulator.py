@@ -1,4 +1,4 @@
-"""A simulator that moves a whole batch at once, as purerl's own protocol."""
+"""A simulator that steps a whole batch at once, as a `purerl.Environment`."""
 
 import jax
 import jax.numpy as jnp

@@ -13,7 +13,7 @@ class SPOConfig(purerl.PPOConfig):
     """Simple Policy Optimization.
 
     Policy loss:
-        spo_eps: Where the penalty has its minimum: ratios of 1 +- spo_eps.
+        spo_eps: The loss has its minimum at a ratio of 1 + spo_eps, or 1 - spo_eps for negative advantages.
     """
 
     spo_eps: float = purerl.leaf(0.2)

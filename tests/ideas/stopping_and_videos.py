@@ -1,4 +1,4 @@
-"""A run that ends once it is good enough, and films itself on the way."""
+"""A run that stops at a mean return of 15, and renders episodes during and after training."""
 
 import purerl
 

@@ -1,4 +1,4 @@
-"""A memory of the last steps of an episode: attention over a window, with a gate."""
+"""A recurrent part with gated attention over the last steps of an episode."""
 
 import flax.linen as nn
 import jax
