@@ -102,7 +102,7 @@ class VectorEnvironments:
         steps: number of steps since all environments were last reset.
         envs: the vector environment.
         same_step: True if gymnasium resets an environment in the step that ends an episode.
-        told: info of the latest reset or step.
+        told: info of the last `reset` or `step`.
 
     Args:
         make: `() -> gymnasium.Env`; or with `vector`, `(num_envs) -> gymnasium.vector.VectorEnv`.
@@ -221,7 +221,7 @@ class VectorEnvironments:
 
     @contextlib.contextmanager
     def _errors(self, where: str, actions: Any = None) -> Iterator[None]:
-        """Raise an error of the block as `EnvironmentFailed` with the step and, if a process ended, with its environment."""
+        """Raise an error of the block as `EnvironmentFailed` with the call and, if a process ended, with its environment."""
         try:
             yield
         except EnvironmentFailed:

@@ -136,7 +136,7 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
         params, opt_state[phase.name], phase_metrics = run_phase(phase, state.clock, key, params, opt_state[phase.name], batch)
         found |= phase_metrics
     if "loss" not in found:
-        raise ConfigError([Problem("algorithm", ..., "no loss of its phases returns the metric 'loss'; return one from a phase")])
+        raise ConfigError([Problem("algorithm", ..., "no phase's loss returns a metric named 'loss'; at least one must")])
     stopped = Mean(jnp.float32(0), found["loss"].count)  # the default, if no phase has an early stop
     last = phases[-1]
     lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock)))
@@ -232,7 +232,7 @@ def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batc
         batch: N sequences of L steps, `[L, N]`.
     """
     L, N = jax.tree.leaves(batch.steps)[0].shape[:2]
-    # Gathering single steps from one packed array is a tenth faster than leaf by leaf. For longer ones, packing does not pay.
+    # Gathering single steps from one packed array is a tenth faster than leaf by leaf. Packing longer sequences does not pay.
     packed = pack(batch.steps, (1, N) if L == 1 else None)
 
     def gradient_of(flat, rows, recomputed):

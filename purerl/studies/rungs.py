@@ -22,7 +22,7 @@ from purerl.studies import space
 from purerl.studies.steps import Step
 
 Arrays = dict[str, np.ndarray]  # the arrays of a state without its update counter, each with a run axis
-SCORED = 0.2  # a score is the mean return over this final share of a rung
+SCORED = 0.2  # the final share of a rung that gives the score, if an episode ended there
 CHUNK_SECONDS = 2.0  # approximate duration of a chunk; a signal takes effect at the end of a chunk
 
 
@@ -80,9 +80,9 @@ def check_rungs(trains: Iterable[Train], rungs: int) -> str:
 
 
 class RungTrainer:
-    """The trainer of batches of trials, each to the end of a rung.
+    """A trainer of trials in batches, from one rung to the next.
 
-    Batches of the same size with the same static values share a compiled program, whose arguments are the configs' floats.
+    Batches of the same size with the same static values share a compiled program, whose arguments are the tuned floats.
 
     Args:
         cfg: the config; a batch replaces its tuned fields.

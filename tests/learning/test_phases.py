@@ -116,7 +116,7 @@ def test_phase_trains_only_its_groups():
 def test_algorithms_whose_phases_report_no_loss_are_refused():
     phases = lambda learner: [make_phase(learner, "quiet", lambda params, batch: (jnp.float32(0), {}), 1, follows_kl=False)]
     algorithm = lambda cfg, env, network, parts: purerl.ppo(cfg, env, network, parts, phases)
-    with pytest.raises(purerl.ConfigError, match="no loss of its phases returns the metric 'loss'"):
+    with pytest.raises(purerl.ConfigError, match="no phase's loss returns a metric named 'loss'"):
         purerl.make_train(PPOConfig(**PLAIN), algorithm=algorithm)
 
 
