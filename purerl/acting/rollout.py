@@ -110,9 +110,9 @@ def collect(
         truncation: the bootstrap value of a truncated step (`tests/acting/test_bootstrap.py` tests each option):
 
             final_obs    the value of the observation before the reset: correct, since the episode could have gone on
-            current_obs  the value of the step's own observation (rsl_rl, skrl 1.4): one step too early, used even if `terminated`
-            zero         0, as if the state were terminal (rlib, cleanrl): values learn the time limit, not the task
-            ignore       the value of the next episode's first observation (skrl 2.0): values leak across the reset
+            current_obs  the value of the step's own observation (rsl_rl, skrl 1.4): one step too early; overrides `terminated`
+            zero         0, as if the state were terminal (cleanrl, rlib): values learn the time limit, not the task
+            ignore       no end: bootstrap and trace go on into the next episode (skrl 2.0)
 
         length: steps of a training sequence, a divisor of T; None for T.
         valued: if False, leave out `value` and `next_value`, for callers that compute them later.
@@ -250,7 +250,7 @@ def _rows(obs: PyTree) -> PyTree:
 
 
 def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
-    """Reshape rows `[T, B, size]` to the shape of the observations `[B, ...]`."""
+    """Reshape rows `[T, B, size]` to `[T, B, ...]`, like `obs [B, ...]`."""
     return jax.tree.map(lambda x, like: x.reshape(*x.shape[:2], *like.shape[1:]), rows, obs) if jax.tree.leaves(rows) else ()
 
 

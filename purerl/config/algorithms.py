@@ -48,7 +48,7 @@ AUX = is_above("e_aux", 0)
 class APPOConfig(PPOConfig):
     """Simulated asynchronous PPO: old data, V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
 
-    Training is synchronous, and staleness is a hyperparameter: actors act with parameters from several updates ago, and a ring
+    Training is synchronous, and staleness is a hyperparameter: actors act with older parameters, and a ring
     buffer stores the rollouts of several updates. With V-trace, `approx_kl` (see `target_kl`) compares the policy with the
     denominator of the ratio, `max(pi_target, pi_behaviour / target_ratio_clip)`. Staleness alone makes this divergence positive.
 
@@ -60,8 +60,8 @@ class APPOConfig(PPOConfig):
         replay: Number of rollouts in the ring buffer, and in the batch of each update. If fewer rollouts are usable, they are
           repeated.
         max_uses: Maximum number of updates that learn from a rollout. 0 means no limit while the rollout is in the ring buffer.
-        replay_order: Selection of the rollouts of an update. `newest`: the newest usable rollouts, repeated as evenly as
-          possible. `random`: the newest rollout, and others sampled with replacement from the usable rollouts.
+        replay_order: Selection of the rollouts of an update. `newest`: every usable rollout, newest first, as evenly as possible.
+          `random`: the newest rollout, and others sampled with replacement from the usable rollouts.
         lag: Number of updates by which the acting parameters lag behind the newest parameters.
         publish_every: Actors receive new parameters every `publish_every` updates. In between, their lag grows.
 
@@ -138,13 +138,12 @@ class PPGConfig(OnPolicyConfig):
           follows them.
         e_pi: Policy epochs over each rollout.
         e_v: Value epochs over each rollout. If `e_v` equals `e_pi`, one joint loss trains policy and value.
-        e_aux: Epochs of the auxiliary phase over all rollouts of the policy phase. 0 disables the auxiliary phase.
+        e_aux: Epochs of the auxiliary phase over all rollouts of the policy phase. 0: the phase trains nothing.
         aux_lr: Learning rate of the auxiliary phase. If `lr_schedule` is `linear` or `polynomial`, `aux_lr` is the initial rate,
           and each auxiliary phase has the scheduled rate of the first update of its policy phase.
         aux_optimizer: Optimizer of the auxiliary phase: a `separate` optimizer, or the `shared` optimizer of the policy phase.
-        aux_columns: Number of columns in each auxiliary minibatch; a column is one environment's part of one rollout. 0 means a
-          sixteenth of `num_envs`, rounded down to a valid divisor: 16 minibatches for each rollout of all environments, as in the
-          paper.
+        aux_columns: Number of columns in each auxiliary minibatch; a column is one environment's part of one rollout. 0 means
+          the largest valid divisor up to a sixteenth of `num_envs` (the paper's 16 minibatches per rollout), at least 1.
         aux_accumulation: Number of auxiliary minibatches whose gradients are averaged for one gradient step.
 
     Policy loss:
@@ -208,7 +207,7 @@ class PPGConfig(OnPolicyConfig):
             found.append(Problem("aux_accumulation", self.aux_accumulation, hint))
         elif (columns // self.aux_accumulation) % (each := self.aux_columns or self._default_aux_columns):
             choices = neighbours(each, divisors(columns // self.aux_accumulation))
-            hint = f"aux_columns * aux_accumulation ({self.aux_accumulation}) must divide n_pi * num_envs = {columns}"
+            hint = f"must divide n_pi * num_envs / aux_accumulation = {columns // self.aux_accumulation}"
             found.append(Problem("aux_columns", each, hint + would_work(choices)))
         if self.aux_optimizer == "shared" and self.e_pi != self.e_v:
             hint = f"needs e_pi = e_v, but e_pi is {self.e_pi} and e_v is {self.e_v}; use 'separate', or equal epochs"
@@ -279,6 +278,6 @@ ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfi
 
 
 def algorithm_of(cfg: Config) -> str:
-    """Return the name of a config's algorithm on the command line. A subclass has the name of its base class."""
+    """Return the command line's name of a config's algorithm; a custom subclass has the name of its base."""
     names = {cls: name for name, cls in ALGORITHMS.items()}
     return next(names[cls] for cls in type(cfg).__mro__ if cls in names)

@@ -20,7 +20,7 @@ from purerl.envs.functions import wrapped_if_bare
 from purerl.envs.host import host_errors
 from purerl.envs.random_rollout import all_finite, random_actions, random_rollout, within_space
 
-SHORT = 32  # number of steps of the short rollouts, which are compared with each other
+SHORT = 4  # number of steps of rollouts that are compared with each other; in longer ones, small differences may grow
 TIMED = 256  # approximate number of environments for the timing
 
 
@@ -28,7 +28,7 @@ class EnvReport(NamedTuple):
     """The findings of `check_env`.
 
     Attributes:
-        problems: faults that make training wrong or impossible; empty for an environment that follows the protocol.
+        problems: faults that make training wrong or impossible; empty if none was found.
         notes: properties of the environment: spaces, time limit, ends of episodes, cost.
     """
 
@@ -118,9 +118,9 @@ DIFFERENT_RUNS = (
 REMEMBERS = "state leaks across resets: an episode depends on the previous one. Reset every part of the state"
 ROWS = (
     "environments of a batch influence each other: results depend on the order of environments or on other "
-    "environments. Only agents of the same game may share state"
+    "environments. This is right only among agents of one game"
 )
-SHARED = "environments share parts of the state, like agents of the same game, so resets were not checked"
+SHARED = "environments share parts of the state, like agents of one game, so leaks across resets were not checked"
 NO_FINAL = (
     "the final or the first observation is missing: `next_obs` equals `obs` at all {} ends of episodes. `next_obs` must "
     "be the observation before the reset, for the bootstrap values of truncated episodes, and `obs` the one after the reset"
@@ -197,9 +197,9 @@ def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
 
 
 def _close(a: PyTree, b: PyTree) -> bool:
-    """Return True if the first four steps of two short rollouts are equal up to rounding; later, small differences may grow."""
-    begin = lambda tree: [np.asarray(x[:4], np.float64) for x in jax.tree.leaves(tree)]
-    return all(np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True) for x, y in zip(begin(a), begin(b), strict=True))
+    """Return True if two short rollouts are equal up to rounding."""
+    numbers = lambda tree: [np.asarray(x, np.float64) for x in jax.tree.leaves(tree)]
+    return all(np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True) for x, y in zip(numbers(a), numbers(b), strict=True))
 
 
 def _forgets(env: Environment, key: jax.Array, last: PyTree, ended: np.ndarray) -> bool:
@@ -259,7 +259,7 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int
     }
     seconds = {name: min(timeit.repeat(run, number=1, repeat=6)) for name, run in runs.items()}  # the first run compiles
     text = ", ".join(f"{name} {1e3 * x:.2g} ms" for name, x in seconds.items())
-    notes = [f"cost: {text}, for {count} environments; the check took {compiled:.1f} s, with compilation"]
+    notes = [f"cost: {text}, for {count} environments; a rollout took {compiled:.1f} s, with compilation"]
     if seconds["reset"] > 5 * seconds["step"]:
         notes.append(
             f"a reset costs as much as {seconds['reset'] / seconds['step']:.0f} steps. Without slow_reset=True of "

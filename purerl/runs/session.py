@@ -96,7 +96,7 @@ class Session:
         self.finite = np.array(saved.record.get("finite", self.finite))
         if self.options.on_nonfinite == "raise" and not self.finite.all():
             label, path = self.trainer.labels[int(np.argmin(self.finite))], self.home.path
-            raise NotFiniteError(f"{label} diverged before {path} was saved; on_nonfinite='ignore' continues training")
+            raise NotFiniteError(f"{label} has diverged in {path}; on_nonfinite='ignore' continues training")
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
         state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
         self.state = self.trainer.restored(state, fresh, saved)
@@ -153,7 +153,7 @@ class Session:
                 saved_at = time.monotonic()
 
     def _shorten(self, length: int) -> int:
-        """Return the length of the next chunk: it ends at the latest when a save, an evaluation or `stop_when` is due."""
+        """Return the length of the next chunk, at most up to the next save, evaluation or `stop_when` due by updates."""
         intervals = (self.options.save_every, self.options.keep_every, self.options.eval_every)
         until_due = (every - self.updates % every for every in intervals if every)
         left = self.plan.num_updates - self.updates
@@ -225,7 +225,7 @@ class Session:
         except CheckpointError as error:
             if self.options.on_save_error == "raise":
                 raise
-            warnings.warn(f"{error}; with on_save_error='warn', training continues", stacklevel=3)
+            warnings.warn(f"{error}; with on_save_error='warn', no error is raised", stacklevel=3)
 
 
 def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:
@@ -238,7 +238,7 @@ def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:
 
 
 def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:
-    """Return the error that names the update, the run and the parameter that is not finite."""
+    """Return the error that names the update, the run and an array that is not finite."""
     run = int(np.argmin(finite))
     learned = on_host({name: getattr(state, name) for name in LEARNT})
     of_run = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, learned)

@@ -28,7 +28,7 @@ def test_agents_of_a_game_train_as_parallel_environments():
 @pytest.mark.slow
 def test_check_env_and_export_support_agents_of_a_game():
     report = purerl.check_env(games, num_envs=12, num_steps=20)
-    assert ["Only agents of the same game may" in problem for problem in report.problems] == [True], report.problems
+    assert ["This is right only among agents of one game" in problem for problem in report.problems] == [True], report.problems
     assert any("share parts of the state" in note for note in report.notes)
     train = purerl.make_train(PPOConfig(num_envs=6, num_steps=8, num_minibatches=2, hidden=(8,)), env=games)
     purerl.export(train, jax.jit(train.init)(jax.random.key(0)))

@@ -147,7 +147,7 @@ def test_diverged_run_has_no_score_and_the_others_continue(tmp_path, capsys):
     np.testing.assert_array_equal(again.returns, result.returns)
     with pytest.raises(purerl.NotFiniteError, match=r"lr = 1e\+38, seed 0"):
         made.fit(0, num_seeds=2, env=Varied(), on_nonfinite="raise")
-    with pytest.raises(purerl.NotFiniteError, match=r"lr = 1e\+38, seed 0 diverged before"):
+    with pytest.raises(purerl.NotFiniteError, match=r"lr = 1e\+38, seed 0 has diverged in"):
         made.fit(0, tmp_path, num_seeds=2, env=Varied(), on_nonfinite="raise")
     with pytest.warns(UserWarning, match=r"lr = 1e\+38: 2 of 2 runs diverged and are left out"):
         assert [name.split(": ")[1] for name in purerl.compare([tmp_path]).entries] == ["lr = 0.001"]
