@@ -42,7 +42,7 @@ class Bootstrap(NamedTuple):
         count: C, the maximum number of truncated episodes of one environment.
         recurrent: True if the value depends on the hidden state. The value is then computed in the loop over time.
         apart: True if the loop stores only the observations before resets, `[C, B, ...]`, instead of all next observations.
-        episodic: for each of K reward streams, True if the stream ends with an episode; empty for a single stream.
+        episodic: for each of K reward streams, True if episodes end its return; empty for a single stream.
     """
 
     network: Network
@@ -107,7 +107,7 @@ def next_values(
         truncated: `[T, B]`.
         final_value: `[T, B(, K)]`, the values of the observations before resets; read where `truncated`.
         last_value: `[B(, K)]`, the value of the observation after the last step and any reset.
-        episodic: for each of K reward streams, True if the stream ends with an episode; empty if all do. The other streams have
+        episodic: for each of K reward streams, True if episodes end its return; empty if all do. The other streams have
           the value of the next step everywhere.
     """
     truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))

@@ -117,7 +117,7 @@ def collect(
         length: steps of a training sequence, a divisor of T; None for T.
         valued: if False, leave out `value` and `next_value`, for callers that compute them later.
         keep_next_obs: if True, the rollout stores `next_obs`.
-        episodic: for each of several reward streams, True if the stream ends with an episode; empty for a single stream.
+        episodic: for each of several reward streams, True if episodes end its return; empty for a single stream.
         info: entries of the environment's info to average over all steps.
         episode_info: entries of the environment's info to average over the last steps of episodes, vectors elementwise.
         reset_pool: number of first states for the episodes that begin in the rollout, if resets are slow; 0 means B.

@@ -5,7 +5,7 @@ A rollout has `T` steps of `B` environments, and a batch has `N` sequences of `L
 
 import jax
 
-EPISODIC = (True, False)  # the extrinsic stream ends with an episode, the intrinsic stream does not
+EPISODIC = (True, False)  # episodes end the extrinsic return, but not the intrinsic return
 
 
 def extrinsic(x: jax.Array, like: jax.Array) -> jax.Array:

@@ -55,7 +55,7 @@ class Tracked(gymnasium.Wrapper):
             *after, info = self.env.step(action)
         except Exception as error:
             raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
-        # gymnasium stores an info entry of all environments in the type of its first number, so an int would truncate floats.
+        # gymnasium stores each info entry in the type of the first environment's value, so an int would truncate floats.
         return *after, {name: _as_float(x) for name, x in info.items()}
 
     def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
@@ -112,7 +112,7 @@ class VectorEnvironments:
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
-        ConfigError: with `vector`, `make` returns no vector environment, or a NEXT_STEP one that may ignore reset masks.
+        ConfigError: unsupported space; with `vector`, no VectorEnv, or a NEXT_STEP one that may ignore reset masks.
     """
 
     def __init__(self, make: Callable, vectorization: str, count: int, info: dict[str, tuple[int, ...]], finite: bool = False):
@@ -173,7 +173,7 @@ class VectorEnvironments:
 
     def _restart(self, which: np.ndarray, obs: PyTree) -> PyTree:
         if self.same_step and not isinstance(self.envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-            hint = "returned NaN or numbers beyond 1e18, but its vector environment cannot reset it alone; use nonfinite='ignore'"
+            hint = "had NaN or numbers beyond 1e18, but its vector environment cannot reset it alone; use nonfinite='ignore'"
             raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps} {hint}")
         with self._errors("reset"):
             new = self._convert(self.envs.reset(options={"reset_mask": which})[0])

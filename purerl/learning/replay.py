@@ -135,7 +135,7 @@ def recompute_outputs(
 
     A recurrent network is unrolled from the stored hidden state before each sequence of `length` steps, as in training. The
     observation before a reset is evaluated with the hidden state after the truncated step. If there are several reward streams,
-    `episodic` has a flag for each: True if the stream ends with an episode.
+    `episodic` has a flag for each: True if episodes end the return.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)
     if not jax.tree.leaves(data.rollout.carry):

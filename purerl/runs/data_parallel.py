@@ -35,7 +35,7 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
 
     Args:
         train: the result of `make_train`, for the whole run: `num_envs` and `total_timesteps` are totals over all devices.
-        mesh: a mesh of devices: of one or several processes, or described by `jax.experimental.topologies`, to compile only.
+        mesh: devices of one or several processes or, to compile only, devices described by `jax.experimental.topologies`.
         axis_name: name of the mesh axis that environments are spread over. Devices along other axes repeat the same computation.
 
     Raises:

@@ -22,7 +22,7 @@ from purerl.studies import space
 from purerl.studies.steps import Step
 
 Arrays = dict[str, np.ndarray]  # the arrays of a state without its update counter, each with a run axis
-SCORED = 0.2  # the final share of a rung that gives the score, if an episode ended there
+SCORED = 0.2  # score of a rung: the mean return of this final share, or of all of it if no episode ended there
 CHUNK_SECONDS = 2.0  # approximate duration of a chunk; a signal takes effect at the end of a chunk
 
 
@@ -34,8 +34,8 @@ def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:
 def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
     """Return True for each score whose trial continues: the score is not below the median of all scores at the same rung.
 
-    The rule was chosen by a simulation, `tests/benchmarks/pruning.py`. For the same number of steps, a rule that allows for the
-    noise of scores finds no better trials, since noisy trials profit from the allowance.
+    The rule was chosen by a simulation, `tests/benchmarks/pruning.py`. A rule that allows for the noise of scores
+    finds no better trials in the same number of steps: it favours noisy trials.
 
     Args:
         values: `[scores]`, each a mean over a trial's seeds after a rung; NaN if unknown. An unknown score stops no trial.
