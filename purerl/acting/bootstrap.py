@@ -2,7 +2,7 @@
 
 The bootstrap value of a step is the value of the next step's observation. After a time limit, the default is instead the value
 of the observation before the reset. At most C episodes of each environment are truncated in a rollout (see `most_truncations`).
-With this default, C < min(T, 5), a feed-forward network and no kept `next_obs`, the loop over time stores the observations before
+With this default, a feed-forward network, no kept `next_obs` and C < min(T, 5), the loop over time stores the observations before
 resets, `[C, B, ...]`, instead of the next observations of all steps, `[T, B, ...]`.
 """
 
