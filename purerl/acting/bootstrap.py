@@ -105,7 +105,7 @@ def next_values(
     Args:
         value: `[T, B(, K)]`, the value of the observation of each step.
         truncated: `[T, B]`.
-        final_value: `[T, B(, K)]`, the values of the observations before resets; read where `truncated`.
+        final_value: `[T, B(, K)]`, the bootstrap values of truncated steps; read where `truncated`.
         last_value: `[B(, K)]`, the value of the observation after the last step and any reset.
         episodic: for each of K reward streams, True if episodes end its return; empty if all do. The other streams have
           the value of the next step everywhere.
@@ -194,7 +194,7 @@ def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
 
 
 def rows_of_truncations(truncated: jax.Array, count: int) -> jax.Array:
-    """Return the row in `[C, B, ...]` of each truncated step's final observation, `[T, B]` int32. Others are arbitrary."""
+    """Return each truncated step's row in the buffer `[C, B, ...]`, `[T, B]` int32. Others are arbitrary."""
     if count == truncated.shape[0]:
         return jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[:, None], truncated.shape)
     return jnp.maximum(jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1, 0)

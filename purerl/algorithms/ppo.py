@@ -8,7 +8,7 @@ Collect a rollout, estimate advantages, and take a few epochs of minibatch gradi
 Here R are rewards, and the sum ends with the episode or the rollout. **Where papers and implementations differ.** By default, a
 truncated episode is bootstrapped with the value of its last observation, before the reset, and advantages are standardised over
 each minibatch. The value loss is half a squared error; by default, the larger of the clipped and unclipped errors (OpenAI's
-baselines). Every epoch shuffles the whole batch. **Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022)
+baselines). Every epoch shuffles the whole batch. **Other defaults**: as in "The 37 Implementation Details" (Huang et al. 2022)
 for classic control. **When to choose it**: first. PPO is the fastest algorithm here, with the fewest hyperparameters; no other is
 better on every environment measured (`tests/benchmarks/RESULTS.md`). **Metrics** (losses are means over an update's minibatches):
 

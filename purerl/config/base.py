@@ -46,7 +46,7 @@ MEMORY = when(memory=("gru", "lstm", "min_gru", "lru"))
 class OnPolicyConfig(Config, Batches):
     """Config fields of all algorithms: environments, rollouts, advantages, losses, optimizers, networks.
 
-    Defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for classic control.
+    Defaults are those of "The 37 Implementation Details of PPO" (Huang et al. 2022) for classic control, except `truncation`.
     If the right value depends on the action space, the default is `auto`: one value for continuous actions (a Box), another for
     discrete actions. `jax.vmap` can sweep the numbers in `env_params` and `randomize`, and all floats except counts of steps.
 
