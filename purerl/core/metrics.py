@@ -108,7 +108,8 @@ def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarr
 
     Args:
         metrics: the metrics that `train` or `train.update` returns.
-        fill: replace each NaN mean by the last mean before it that is not NaN. NaN before the first such mean remains.
+        fill: where nothing was counted, repeat the last mean before. NaN before the first mean remains, and so does the NaN of a
+          run that has diverged.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))
@@ -117,12 +118,13 @@ def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarr
         [512, 512]
     """
     metrics = jax.device_get(metrics)
-    return {name: _carry_forward(x.read()) if fill and isinstance(x, Mean) else x.read() for name, x in metrics.items()}
+    return {name: _carry_forward(x) if fill and isinstance(x, Mean) else x.read() for name, x in metrics.items()}
 
 
-def _carry_forward(x: np.ndarray) -> np.ndarray:
-    """Replace each NaN by the last number before it along the last axis; leading NaNs remain."""
-    if not x.ndim:
-        return x
-    newest = np.maximum.accumulate(np.where(np.isnan(x), 0, np.arange(x.shape[-1])), axis=-1)
-    return np.take_along_axis(x, newest, axis=-1)
+def _carry_forward(mean: Mean) -> np.ndarray:
+    """Return the means along the last axis; where nothing was counted, the last mean before."""
+    means, counted = mean.read(), np.asarray(mean.count) > 0
+    if not means.ndim:
+        return means
+    newest = np.maximum.accumulate(np.where(counted, np.arange(means.shape[-1]), 0), axis=-1)
+    return np.take_along_axis(means, newest, axis=-1)

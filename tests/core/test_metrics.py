@@ -16,5 +16,10 @@ def test_summarize_carries_the_newest_mean_forward_if_asked():
     np.testing.assert_array_equal(filled["episodes"], count)
 
 
+def test_diverged_runs_keep_their_nan():
+    metrics = {"episode_return": Mean(np.array([3.0, 0.0, np.nan, 0.0]), np.array([1, 0, 2, 0]))}
+    np.testing.assert_array_equal(purerl.summarize(metrics, fill=True)["episode_return"], [3, 3, np.nan, np.nan])
+
+
 def test_summarize_accepts_metrics_of_one_update():
     assert np.isnan(purerl.summarize({"loss": Mean(np.float32(0), np.int32(0))}, fill=True)["loss"])

@@ -16,11 +16,13 @@ SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=
 def test_seed_without_episodes_is_left_out_of_the_plot():
     nan = np.nan
     values = np.array([[nan, 1.0, nan, 3.0, nan], [nan] * 5, [nan, nan, 4.0, 5.0, 6.0]])
-    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values))
+    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values, np.zeros(len(values), bool)))
     assert steps.tolist() == [2, 3, 4]  # from the first step at which both seeds have finished an episode
     assert shown.tolist() == [[2.0, 3.0, 3.0], [4.0, 5.0, 6.0]]
-    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values[1:2]))
+    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values[1:2], np.zeros(1, bool)))
     assert (steps.size, shown.size) == (0, 0)
+    _, shown = plots.filled(plots.Curve("a", np.arange(5), values, np.array([True, False, False])))
+    assert shown.tolist() == [[4.0, 5.0, 6.0]]
 
 
 @pytest.mark.long
@@ -49,7 +51,7 @@ def test_long_curves_are_averaged_into_few_points(tmp_path, monkeypatch):
 
 
 def test_plots_note_few_seeds(tmp_path, monkeypatch):
-    curve = lambda seeds: [Curve("a", np.arange(4), np.random.default_rng(0).normal(size=(seeds, 4)))]
+    curve = lambda seeds: [Curve("a", np.arange(4), np.random.default_rng(0).normal(size=(seeds, 4)), np.zeros(seeds, bool))]
     titles = {}
     for seeds in (3, 5):
         monkeypatch.setattr(plots, "curves_of", lambda *_, seeds=seeds: curve(seeds))

@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, nearest
@@ -24,11 +25,13 @@ class Curve(NamedTuple):
         label: name of the directory and, with several configs, how this config differs.
         steps: `[points]` environment steps of one seed.
         values: `[seeds, points]`, NaN where nothing was counted.
+        diverged: `[seeds]`, True for a seed that counted NaN.
     """
 
     label: str
     steps: np.ndarray
     values: np.ndarray
+    diverged: np.ndarray
 
 
 def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[Curve]:
@@ -57,18 +60,20 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
     pairs, differ = header.runs, header.configs
     configs = [config for config, _ in pairs]
     label = lambda config: directory.name if config is None else f"{directory.name}: {differ[config]}"
-    of = lambda config: values[[i for i, other in enumerate(configs) if other == config]]
+    diverged = np.isnan(np.atleast_2d(jax.tree.leaves(chosen)[0])).max(-1)
+    rows_of = lambda config: [i for i, other in enumerate(configs) if other == config]
     ends = np.array(ends, np.int64)
-    return [Curve(label(config), steps[ends - 1], of(config)) for config in dict.fromkeys(configs)]
+    curve = lambda config, rows: Curve(label(config), steps[ends - 1], values[rows], diverged[rows])
+    return [curve(config, rows_of(config)) for config in dict.fromkeys(configs)]
 
 
 def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """Return steps `[points]` and values `[seeds, points]` without gaps, from the first point by which all seeds have a value.
 
-    Seeds without any value are left out. Missing values of a seed are interpolated linearly. The last value of a seed is repeated
-    up to the end.
+    Seeds that have diverged, or have no value, are left out. Missing values of a seed are interpolated linearly. The last value
+    of a seed is repeated up to the end.
     """
-    known = [values for values in curve.values if not np.isnan(values).all()]
+    known = [x for x, lost in zip(curve.values, curve.diverged, strict=True) if not (lost or np.isnan(x).all())]
     if not known:
         return curve.steps[:0], np.zeros((0, 0))
     seen = ~np.isnan(known)
