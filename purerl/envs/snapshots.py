@@ -8,6 +8,7 @@ import base64
 import collections
 import inspect
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
@@ -27,7 +28,7 @@ def encoded(x: Any) -> Any:
     Raises:
         TypeError: the value cannot be encoded.
     """
-    if isinstance(x, PLAIN):
+    if type(x) in PLAIN:
         return x
     if type(x).__name__ == "MjData" and type(x).__module__.startswith("mujoco"):
         return {"simulation": encoded(_simulated(x)), "time": x.time}
@@ -113,9 +114,9 @@ class Keeper:
         """Report changed objects to which several attributes refer. After a restore, each attribute would have its own object."""
         places: dict[int, list[str]] = {}
         for layer, made, now in zip(self._layers, self._made, values, strict=True):
-            for name, x in ((name, vars(layer)[name]) for name in now if now[name] != made.get(name, self)):
-                if isinstance(x, np.ndarray | list | dict | collections.deque):
-                    places.setdefault(id(x), []).append(name)
+            for name in (name for name in now if now[name] != made.get(name, self)):
+                for part in _mutable_parts(vars(layer)[name]):
+                    places.setdefault(id(part), []).append(name)
         return [f"{' and '.join(names)} (the same object)" for names in places.values() if len(names) > 1]
 
     def snapshot(self) -> dict[str, Any]:
@@ -144,6 +145,19 @@ def _described(place: str, x: Any) -> Any:
         return encoded(x)
     except TypeError as error:
         return {"unknown": f"{place} ({error})"}
+
+
+def _mutable_parts(x: Any) -> Iterator[Any]:
+    """Yield the mutable containers in a value, and the memory of its arrays: the array that owns what a view shows."""
+    if isinstance(x, np.ndarray):
+        while isinstance(x.base, np.ndarray):
+            x = x.base
+        yield x
+    elif type(x) in CONTAINERS.values():
+        if not isinstance(x, tuple):
+            yield x
+        for part in x.values() if isinstance(x, dict) else x:
+            yield from _mutable_parts(part)
 
 
 def _is_unknown(x: Any) -> bool:

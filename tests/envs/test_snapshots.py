@@ -1,5 +1,6 @@
 """Snapshots of gymnasium's environments."""
 
+import enum
 import functools
 
 import gymnasium
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.envs.snapshots import Keeper
+from purerl.envs.snapshots import Keeper, decoded, encoded
 from tests.helpers.gymnasium_env import Ends
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
@@ -83,3 +84,33 @@ def test_attributes_that_are_code_later_are_left_as_they_are():
     env.helper = len
     keeper.restore(keeper.snapshot())
     assert env.helper is len
+
+
+class Views(Ends):
+    """An environment with a view of an array, and a list of a dict that is an attribute, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.board, self.hero = np.zeros((2, 2)), {"x": 0}
+        self.row, self.heroes = self.board[0], [self.hero]
+
+
+@pytest.mark.parametrize(("name", "missing"), [("board", "board and row"), ("hero", "hero and heroes")])
+def test_attributes_that_share_parts_cannot_be_saved(name, missing):
+    env = Views()
+    keeper = Keeper(env)
+    env.board[0], env.hero["x"] = 1 if name == "board" else 0, 1 if name == "hero" else 0
+    assert keeper.snapshot()["missing"] == [f"{missing} (the same object)"]
+
+
+def test_numbers_keep_their_types():
+    for x in (np.float64(2.5), np.float32(2.5), np.int64(3), 2.5, 3, True):
+        assert type(decoded(encoded(x))) is type(x)
+    with pytest.raises(TypeError):
+        encoded(Phase.SECOND)
+
+
+class Phase(enum.IntEnum):
+    """A state of a game."""
+
+    FIRST, SECOND = 1, 2
