@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.errors import ConfigError, Problem, is_count
+from purerl.core.errors import ConfigError, Problem, is_count, is_int
 from purerl.core.spaces import Box, Discrete, Indices, Mixed, MultiBinary, MultiDiscrete, Space, is_index
 from purerl.core.types import PyTree
 
@@ -76,8 +76,7 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
         if is_scalar and is_count(declared.n) and not getattr(declared, "start", 0):
             return Discrete(int(declared.n))
         hint = f"a Discrete observation must be an integer scalar from 0 to n - 1; the observation {name or 'itself'} is {obs}"
-        obs = Discrete(int(declared.n)) if getattr(obs, "shape", None) == () and is_count(declared.n) else obs
-    elif isinstance(declared, Indices) and _fits(declared, obs):
+    elif isinstance(declared, Indices) and fits(declared, obs):
         obs = declared
     elif has_index or isinstance(inside, Indices | MultiDiscrete | MultiBinary | dict):
         hint = f"does not match the observation {name or 'itself'}, {obs}; use Discrete for an integer, Indices for an array"
@@ -85,9 +84,11 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
     return jax.tree.map(lambda x: x if is_index(x) else jax.ShapeDtypeStruct(x.shape, x.dtype), obs, is_leaf=is_index)
 
 
-def _fits(space: Indices, obs: Any) -> bool:
+def fits(space: Indices, obs: Any) -> bool:
     """Return True if an observation has the shape and the integer dtype of a declared `Indices` space."""
     alike = tuple(space.shape) == getattr(obs, "shape", None) and np.dtype(space.dtype) == obs.dtype
+    if not (is_int(space.sizes) or isinstance(space.sizes, tuple)):
+        return False
     last = (len(space.sizes),) if isinstance(space.sizes, tuple) else space.shape[-1:]
     return alike and jnp.issubdtype(obs.dtype, jnp.integer) and space.shape[-1:] == last
 
@@ -99,7 +100,9 @@ def _box(space: Any) -> Box:
     low, high = (numpy.asarray(bound) for bound in (space.low, space.high))
     if not jnp.issubdtype(getattr(space, "dtype", low.dtype), jnp.floating):
         raise ConfigError([Problem("env", space, "the action space is a Box of integers; use Discrete, or a Box of floats")])
-    shape = getattr(space, "shape", low.shape)
+    shape = tuple(space.shape) if hasattr(space, "shape") and not isinstance(space, Box) else low.shape or high.shape
+    if low.shape not in ((), shape) or high.shape not in ((), shape):
+        raise ConfigError([Problem("env", space, f"the bounds must be numbers or arrays of the shape {list(shape)}")])
     with np.errstate(over="ignore"):  # the largest doubles stand for missing bounds
         low, high = (numpy.broadcast_to(bound.astype(np.float32), shape) for bound in (low, high))
     if not low.size:

@@ -9,8 +9,8 @@ from purerl.core.auto_reset import change_step
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
-from purerl.core.spaces import Space, action_shapes, entries_of, is_index
-from purerl.envs.converted_spaces import action_space_of
+from purerl.core.spaces import Indices, Space, action_shapes, entries_of, is_index
+from purerl.envs.converted_spaces import action_space_of, fits
 from purerl.envs.outputs import check_names, step_problems
 
 
@@ -60,6 +60,9 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
     found = []
     is_space = lambda x: hasattr(x, "dtype") and hasattr(x, "shape")
     spaces = entries_of(env.observation_space)
+    if not all(map(is_space, spaces.values())):
+        hint = "must be a jax.ShapeDtypeStruct, Discrete or Indices, or a dict or tuple of these"
+        return [Problem("env.observation_space", env.observation_space, hint)]
     alike = jax.tree.structure(env.observation_space, is_leaf=is_space) == jax.tree.structure(obs)
     if not alike or [(num_envs, *x.shape) for x in spaces.values()] != [x.shape for x in jax.tree.leaves(obs)]:
         shapes = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", obs)
@@ -67,7 +70,12 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
         found.append(Problem("env.observation_space", env.observation_space, hint))
     else:
         for (name, space), x in zip(spaces.items(), jax.tree.leaves(obs), strict=True):
-            if is_index(space) and not jnp.issubdtype(x.dtype, jnp.integer):
+            if isinstance(space, Indices) and not fits(space, jax.ShapeDtypeStruct(x.shape[1:], x.dtype)):
+                hint = (
+                    f"does not fit the observation {name} of {x.dtype}{list(x.shape[1:])}; give one size, or one for each channel"
+                )
+                found.append(Problem("env.observation_space", space, hint))
+            elif is_index(space) and not jnp.issubdtype(x.dtype, jnp.integer):
                 found.append(Problem("env.observation_space", space, f"the observation {name} must be integer, not {x.dtype}"))
     for name in env.info:
         if name not in after.info or after.info[name].shape[:1] != (num_envs,):

@@ -9,6 +9,8 @@ import pytest
 from gymnasium import spaces
 
 import purerl
+from purerl.envs.converted_spaces import action_space_of, observation_space_of
+from purerl.envs.gymnasium_vector import observation_space
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
 
@@ -63,3 +65,19 @@ def test_gymnasium_spaces_are_converted(space):
     obs = jax.device_get(state.actor.obs)
     assert ((obs["place"] >= 0) & (obs["place"] < 3)).all()
     assert obs["image"].dtype == np.uint8
+
+
+def test_planes_of_bytes_are_numbers_and_not_images():
+    for high, dtype in ((255, np.uint8), (1, np.float32)):
+        assert observation_space(spaces.Box(0, high, (10, 10, 4), np.uint8)).dtype == dtype
+
+
+def test_float_declared_as_discrete_is_a_number():
+    number = jax.ShapeDtypeStruct((), np.float32)
+    assert observation_space_of(spaces.Discrete(5), number) == number
+
+
+def test_bounds_of_another_shape_are_refused():
+    with pytest.raises(purerl.ConfigError, match="the bounds must be numbers or arrays of the shape"):
+        action_space_of(purerl.Box(np.zeros(2), np.ones(3)))
+    assert action_space_of(purerl.Box(-1.0, np.ones(3))).low.shape == (3,)

@@ -50,3 +50,23 @@ def test_steps_with_separate_resets_have_strong_dtypes_and_name_their_errors():
     failing = env._replace(step=AutoReset(lambda keys, state, action: state.missing, reset, True))
     with pytest.raises(purerl.ConfigError, match=r"env: step\(keys \[128\], env_state, action \[128\]\) raised AttributeError"):
         purerl.make_train(PPOConfig(num_envs=128), env=failing)
+
+
+@pytest.mark.parametrize(
+    ("space", "hint"),
+    [
+        (purerl.Indices((3, 4), (2, 5)), "give one size, or one for each channel"),
+        (purerl.Indices([3, 4], (2, 2)), "give one size, or one for each channel"),
+        (purerl.MultiBinary(5), "must be a jax.ShapeDtypeStruct, Discrete or Indices"),
+    ],
+)
+def test_observation_spaces_that_would_hide_observations_are_refused(space, hint):
+    shape = getattr(space, "shape", (5,))
+    reset = lambda keys: (jnp.zeros(len(keys)), jnp.zeros((len(keys), *shape), jnp.int32))
+
+    def step(keys, state, action):
+        obs, never = jnp.zeros((len(action), *shape), jnp.int32), jnp.zeros(len(action), bool)
+        return TimeStep(state, obs, obs, jnp.zeros(len(action)), never, never, {})
+
+    with pytest.raises(purerl.ConfigError, match=hint):
+        purerl.make_train(PPOConfig(), env=purerl.Environment(reset, step, space, purerl.Discrete(2), None))
