@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from purerl.config.randomization import Normal, Uniform
 from purerl.core.auto_reset import AutoReset
@@ -41,6 +42,12 @@ def with_randomized(
     if not isinstance(base.step, AutoReset):
         hint = "needs an environment that purerl resets, but this environment resets itself; sample the parameters in its reset"
         raise ConfigError([Problem("randomize", sorted(randomize), hint)])
+    spaces = []
+    some = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in randomize.keys() - overrides.keys()}
+    jax.eval_shape(lambda drawn: spaces.append(adapt(overrides | drawn).action_space), some)
+    if any(isinstance(bound, Tracer) for bound in jax.tree.leaves(spaces)):
+        hint = "sets the bounds of actions, which all episodes share; use env_params"
+        raise ConfigError([Problem("randomize", sorted(some), hint)])
     batch_of_one = lambda tree: jax.tree.map(lambda x: x[None], tree)
     only = lambda tree: jax.tree.map(lambda x: x[0], tree)
 

@@ -173,3 +173,8 @@ def test_brax_draws_its_float_parameters():
     assert -0.5 <= drawn.min() <= drawn.max() <= 0
     after = jax.jit(train.update)(state)[0]
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(after.params))
+
+
+def test_parameters_that_set_action_bounds_are_refused():
+    with pytest.raises(purerl.ConfigError, match="sets the bounds of actions, which all episodes share"):
+        purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", randomize={"max_torque": purerl.Uniform(6, 8)}))
