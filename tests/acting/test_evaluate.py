@@ -1,5 +1,6 @@
 """Evaluation: whole episodes with a given step limit, key and environment parameters."""
 
+import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,3 +53,12 @@ def test_evaluation_without_a_time_limit_needs_max_steps():
     with pytest.raises(ConfigError, match="max_steps"):
         train.evaluate(train.init(KEY), KEY)
     assert train.evaluate(train.init(KEY), KEY, 4, max_steps=3).finished.all()
+
+
+def test_evaluation_in_another_environment_ignores_constructor_arguments():
+    cfg = PPOConfig(env="DeepSea-bsuite", env_kwargs=(("size", 8),), total_timesteps=512)
+    train = purerl.make_train(cfg)
+    evaluate = lambda state: train.evaluate(
+        state, jax.random.key(0), 4, max_steps=2, env=gymnax.make("DeepSea-bsuite", size=8)[0]
+    )
+    assert jax.eval_shape(evaluate, jax.eval_shape(train.init, jax.random.key(0))).returns.shape == (4,)
