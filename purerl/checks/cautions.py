@@ -101,7 +101,7 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
     order = "are read as [height, width, channels]; transpose images whose channels come first"
     for space in spaces.values() if "network" not in given else []:
         is_image = space.dtype == np.uint8 and len(space.shape) == 3
-        if space.dtype.name in hints and not is_image and not is_index(space):
+        if np.dtype(space.dtype).name in hints and not is_image and not is_index(space):
             found.append(Problem("env", ..., f"observations of {space.dtype.name} {hints[space.dtype.name]}"))
         if "torso" not in given and len(space.shape) == 3 and space.shape[0] <= 4 and min(space.shape[1:]) >= 16:
             found.append(Problem("env", ..., f"observations {list(space.shape)} {order}"))

@@ -81,6 +81,8 @@ def _can_stack(space: Any, at_least: int) -> bool:
 
     Two axes of categories cannot be stacked, since their sizes belong to the last axis, and the frames get a new last axis.
     """
+    if not hasattr(space, "shape"):
+        return False
     if is_index(space):
         return len(space.shape) >= at_least and len(space.shape) != 2 and isinstance(space.sizes, tuple)
     return len(space.shape) >= at_least

@@ -80,6 +80,13 @@ def test_observations_without_frames_are_refused(space):
         with_frames(env, 2)
 
 
+def test_nested_observations_are_refused():
+    env = purerl.wrap_env(Film((1,)))
+    for space in ((env.observation_space,), {"inside": {"frame": env.observation_space}}):
+        with pytest.raises(purerl.ConfigError, match="no entry of the observation has frames"):
+            with_frames(env._replace(observation_space=space), 2)
+
+
 @pytest.mark.slow
 def test_stacked_frames_train_evaluate_and_render(tmp_path):
     cfg = CFG.replace(env="Breakout-MinAtar", frame_stack=2)
