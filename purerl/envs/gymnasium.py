@@ -7,6 +7,7 @@ environment. All other entries are constructor arguments.
 import contextlib
 import functools
 import importlib
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -127,7 +128,7 @@ def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]
     """Return the shapes of the `info` entries that are numbers or vectors in a random episode."""
     found = {}
     with contextlib.closing(environments):
-        for _ in environments.explore(PROBED):
+        for _ in itertools.islice(environments.explore(PROBED), 1, None):  # a rollout has the info of steps, not of resets
             told = environments.told
             rows = told | told.get("final_info", {})  # `final_info` is the last info of an episode if resets are same-step
             first = {name: x[0] for name, x in rows.items() if name[0] != "_" and isinstance(x, np.ndarray)}

@@ -278,7 +278,8 @@ class Joint(struct.PyTreeNode):
     def masked(self, legal: jax.Array) -> "Joint":
         """Exclude the values of categorical parts where `legal [*batch, n]` is not set; n counts the values of these parts."""
         counts = [part.logits.shape[-1] if hasattr(part, "masked") else 0 for part in self.parts]
-        flags = jnp.split(legal, np.cumsum(counts)[:-1], axis=-1)
+        ends = np.cumsum(counts)
+        flags = [legal[..., end - n : end] for n, end in zip(counts, ends, strict=True)]
         return Joint(tuple(part.masked(x) if n else part for part, x, n in zip(self.parts, flags, counts, strict=True)))
 
     def uniform_sample(self, noise: tuple[Any, ...], *ends: jax.Array) -> jax.Array:
