@@ -74,7 +74,9 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
             use = f"an action mask {wrong}" if wrong.startswith("must") else wrong or f"set action_mask={name!r} to use the mask"
             hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
             found.append(Problem("action_mask", "auto", hint))
-    return found
+    nested = [name for name in entries_of(space) if "/" in name or not isinstance(space, dict)]
+    hint = "the policy reads {!r} as an observation; to use it as an action mask, return it in a dict without other levels"
+    return found + [Problem("action_mask", "auto", hint.format(name)) for name in nested if MASK.search(name)]
 
 
 def _likely_mistakes(cfg: OnPolicyConfig) -> list[Problem]:

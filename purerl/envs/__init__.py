@@ -64,7 +64,11 @@ def make_env(
         bare = with_randomized(adapt, params, env_params, randomize) if randomize else adapt(env_params)
         bare = bare._replace(name=env_id) if env is None and "/" in env_id else bare
     if bare.host:  # a copy that shares no external environments
-        return with_named_mask(bare.host.environment(info, finite)._replace(name=bare.name))
+        if any(getattr(function, "__self__", None) is not bare.host for function in (bare.reset, bare.step)):
+            raise ConfigError([Problem("env", bare.name, "has another reset or step; wrap the environment that `make` returns")])
+        fields = ("name", "max_steps", "truncates_after", "action_mask", "critic_obs")
+        same = {name: getattr(bare, name) for name in fields}
+        return with_named_mask(bare.host.environment(info, finite)._replace(**same))
     return with_named_mask(with_info(with_finite(bare, num_envs) if finite else bare, info))
 
 

@@ -130,3 +130,10 @@ def test_info_of_integers_does_not_truncate_that_of_other_environments():
     assert info["number"].tolist() == [1, 0.5]
     assert info["flag"].tolist() == [1, 0.5]
     assert info["array"].tolist() == [[1, 2], [0.5, 0.5]]
+
+
+def test_changed_steps_are_refused_and_changed_limits_are_kept():
+    env = purerl.from_gymnasium(Ends)
+    assert purerl.make_train(CFG, env=env._replace(max_steps=7)).env.max_steps == 7
+    with pytest.raises(purerl.ConfigError, match="has another reset or step; wrap the environment that `make` returns"):
+        purerl.make_train(CFG, env=env._replace(step=lambda *args: env.step(*args)))
