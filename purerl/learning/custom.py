@@ -93,11 +93,14 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
     return {name: jnp.asarray(x).astype(jnp.float32) for name, x in found.items()}
 
 
+TRIAL_STEPS = 8
+
+
 def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
     """Report problems of a custom optimizer for parameters of these shapes. Nothing is compiled.
 
-    An optax optimizer with its own learning rate negates its updates. A phase would negate them again, and maximise the loss. A
-    trial step detects the sign.
+    An optax optimizer with its own learning rate negates its updates. A phase would negate them again, and maximise the loss.
+    Trial steps detect the sign, also after a warm-up or with accumulated gradients.
     """
     if optimizer is None:
         return []
@@ -114,8 +117,12 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
             return [Problem("optimizer", optimizer, "updates must have the shapes of the network's parameters")]
         try:
             with jax.ensure_compile_time_eval(), jax.disable_jit():
-                moved = float(step({"policy": np.ones(1, np.float32)})["policy"][0])
-        except Exception:  # the optimizer needs groups other than "policy", or holds tracers
+                ones = {group: np.ones(1, np.float32) for group in params}
+                state, moved = optimizer.init(ones), 0.0
+                for _ in range(TRIAL_STEPS):
+                    updates, state = optimizer.update(ones, state, ones)
+                    moved = min(moved, *(float(np.sum(x)) for x in jax.tree.leaves(updates)))
+        except Exception:  # the optimizer needs parameters inside of the groups, or holds tracers
             return []
     hint = "already applies a learning rate; use optax.scale_by_adam(), not optax.adam()"
     return [Problem("optimizer", optimizer, hint)] if moved < 0 else []

@@ -5,6 +5,7 @@ import inspect
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import purerl
@@ -158,3 +159,22 @@ def test_low_precision_results_of_user_code_become_float32():
     doubles = simulator.simulator._replace(action_space=purerl.Box(np.full(2, -1.0), np.full(2, 1.0)))
     seen["bounds"] = purerl.make_train(CFG, env=doubles).env.action_space.high.dtype
     assert seen == dict.fromkeys(("reward", "advantage", "target", "loss", "bounds"), np.dtype(np.float32))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.adam(1e-3),
+        optax.multi_transform({"a": optax.adam(1e-3), "b": optax.adam(1e-2)}, {"policy": "a", "value": "b"}),
+        optax.adam(optax.linear_schedule(0.0, 1e-3, 100)),
+        optax.MultiSteps(optax.adam(1e-3), 4).gradient_transformation(),
+    ],
+)
+def test_optimizers_with_their_own_learning_rate_are_refused(optimizer):
+    with pytest.raises(purerl.ConfigError, match="already applies a learning rate"):
+        purerl.make_train(CFG, optimizer=optimizer)
+
+
+def test_optimizers_of_groups_without_a_learning_rate_are_accepted():
+    parts = {"a": optax.scale_by_adam(), "b": optax.scale_by_rms()}
+    purerl.make_train(CFG, optimizer=optax.multi_transform(parts, {"policy": "a", "value": "b"}))
