@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import CheckpointError, NotFiniteError
+from purerl.core.errors import CheckpointError, CheckpointMismatch, NotFiniteError
 from purerl.core.types import TrainState
 from purerl.envs.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
@@ -97,6 +97,11 @@ class Session:
         if self.options.on_nonfinite == "raise" and not self.finite.all():
             label, path = self.trainer.labels[int(np.argmin(self.finite))], self.home.path
             raise NotFiniteError(f"{label} has diverged in {path}; on_nonfinite='ignore' continues training")
+        now, before = _protocol(self.options) or {}, saved.record.get("evaluated") or {}
+        other = [name for name in ("deterministic", "max_steps", "env_params") if now and before and now[name] != before[name]]
+        if other:
+            text = [f"eval_{name}: {before[name]} in the checkpoint, {now[name]} here" for name in other]
+            raise CheckpointMismatch(self.home.path, text)
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
         state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
         self.state = self.trainer.restored(state, fresh, saved)
@@ -179,7 +184,7 @@ class Session:
         return STOP_WHEN if is_over else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
 
     def _progress(self, metrics: dict[str, Any] | None = None) -> Progress:
-        newest = self.evaluations.newest()
+        newest = self.evaluations.newest() if self.options.eval_every else None
         return Progress(
             self.plan, self.trainer.labels, self.updates, self.seconds, metrics or {}, self._start, newest, self._first_step
         )

@@ -123,3 +123,17 @@ def test_command_stops_at_a_return(tmp_path, capsys):
     assert "stop_at_return = 1.0: is never checked" in capsys.readouterr().err
     assert main([*flags, "--stop-every", "2"]) == 0
     assert "Stopped after 2 of 10 updates: the mean return is at least 1." in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_evaluations_before_a_resume_are_not_the_newest(tmp_path):
+    """A rule without evaluations sees none; evaluations with other settings are refused."""
+    options = {"directory": tmp_path / "run", "eval_episodes": 2, "eval_max_steps": 3}
+    short = RUN.replace(total_timesteps=64 * 2, lr_schedule="constant")
+    purerl.fit(short, env=Varied(), eval_every=1, **options)
+    with pytest.raises(purerl.CheckpointMismatch, match="eval_max_steps: 3 in the checkpoint, 2 here"):
+        purerl.fit(short, env=Varied(), eval_every=1, **options | {"eval_max_steps": 2})
+    seen = []
+    longer = short.replace(total_timesteps=64 * 4)
+    purerl.fit(longer, env=Varied(), directory=tmp_path / "run", stop_when=after(9, seen), stop_every=1)
+    assert [evaluation for _, _, evaluation in seen] == [None] * len(seen) != []
