@@ -31,8 +31,9 @@ def warm_start(
     one of the groups. A warning names the parameters that keep their initial values.
 
     If several runs start from a single run, each of them gets a copy of that run's parameters and statistics.
-    Without `groups`, if both runs have intrinsic rewards, the state of intrinsic rewards is copied too: a predictor is useless
-    without its target. The discounted reward sum of each environment is not copied: the number of environments may differ.
+    Without `groups`, or if "predictor" is one of them, the state of intrinsic rewards is copied too if both runs have one: a
+    predictor is useless without its target. The discounted reward sum of each environment is not copied: the number of
+    environments may differ.
 
     Raises:
         ConfigError: the parameters, the statistics or the units of actions do not fit, or a group does not exist.
@@ -41,7 +42,13 @@ def warm_start(
         raise ConfigError([Problem("init_from", str(directory), text) for text in found])
     leaves = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path({"state": state})}
     both = all(any(name.startswith(INTRINSIC) for name in names) for names in (leaves, saved.arrays))
-    chosen = _prefixes(groups, leaves) if groups else (*WARM, INTRINSIC) if both else WARM
+    chosen = (
+        (*_prefixes(groups, leaves), *([INTRINSIC] if both and "predictor" in groups else []))
+        if groups
+        else (*WARM, INTRINSIC)
+        if both
+        else WARM
+    )
     is_taken = lambda name: _is_within(name, chosen) and not name.endswith(".discounted")
     here, there = ({name: x for name, x in arrays.items() if is_taken(name)} for arrays in (leaves, saved.arrays))
     found = [f"{name} is only in the {'checkpoint' if name in there else 'new run'}" for name in there.keys() ^ here.keys()]
@@ -72,6 +79,9 @@ def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ..
     hint = f"this run has no such group; choose from {', '.join(sorted(set(map(part_of, params))))}, statistics"
     unknown = [group for group, prefix in by_group.items() if not any(_is_within(name, (prefix,)) for name in leaves)]
     raise_if_any([Problem("init_groups", group, hint) for group in unknown])
+    if "statistics" not in groups and any(_is_within(name, (f"{WARM[1]}.obs", f"{WARM[1]}.value")) for name in leaves):
+        hint = "the running statistics begin anew, but copied networks expect those of the other run; add 'statistics'"
+        warnings.warn(f"init_groups = {groups!r}: {hint}", stacklevel=2)
     if new := sorted({part_of(name) for name in params if not _is_within(name, prefixes)}):
         warnings.warn(f"init_groups = {groups!r}: {', '.join(new)} begin with new parameters", stacklevel=2)
     return prefixes

@@ -50,6 +50,10 @@ def test_warm_start_of_groups_names_the_new_parameters(tmp_path):
     assert digest(warm.params["policy"]["head"]) == digest(state.params["policy"]["head"])
     assert digest(warm.params["value"]) == digest(state.params["value"])
     assert digest(warm.statistics.obs) == digest(saved.statistics.obs)
+    both = tuple({group.split("/")[0] for group in ("policy/torso", "value/head")})
+    with pytest.warns(UserWarning, match="the running statistics begin anew"):
+        warm = started(source.init(jax.random.key(1)), tmp_path / "a", both)
+    assert digest(warm.params) == digest(saved.params)
     with pytest.raises(
         purerl.ConfigError, match="init_groups = 'policy/tor': this run has no such group; choose from policy/head"
     ):
