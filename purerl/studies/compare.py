@@ -88,8 +88,10 @@ def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored,
     before = of_tasks.get(task)
     if before is not None:
         twice = set(before.seeds) & set(one.seeds)
-        if twice or before.steps.tolist() != one.steps.tolist():
-            why = f"seed {min(twice)} of {task} twice" if twice else f"runs of {task} with different lengths"
+        why = f"seed {min(twice)} of {task} twice" if twice else ""
+        why = why or ("" if before.steps.tolist() == one.steps.tolist() else f"runs of {task} with different lengths")
+        why = why or ("" if before.settings == one.settings else f"runs of {task} with different hyperparameters")
+        if why:
             raise ConfigError([Problem("entries", str(directory), f"{entry} would have {why}; use different names: a=DIR b=DIR")])
         join = lambda name: np.concatenate([getattr(before, name), getattr(one, name)])
         one = one._replace(seeds=before.seeds + one.seeds, scores=join("scores"), curve=join("curve"))

@@ -25,6 +25,7 @@ from purerl.runs.storage.files import read_errors, read_file
 from purerl.studies.tasks import Task, is_of_task, task_of
 
 PLAN = "sweep.json"
+RECORDING = ("total_timesteps", "metrics_every", "info", "episode_info")  # fields that seeds of one entry may differ in
 WINNER = "winner"  # the file in which a study names the folder of its winner's runs
 
 
@@ -39,6 +40,7 @@ class Scored(NamedTuple):
         scores: `[seeds]`.
         steps: `[points]` environment steps of one seed, counted from the first update.
         curve: `[seeds, points]` mean returns after these steps, NaN if no episode ended.
+        settings: the algorithm and the hyperparameters of the directory, as JSON.
         evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
           environment differed from that of training; None for scores of training.
     """
@@ -50,6 +52,7 @@ class Scored(NamedTuple):
     scores: np.ndarray
     steps: np.ndarray
     curve: np.ndarray
+    settings: str
     evaluated: dict[str, Any] | None
 
 
@@ -164,7 +167,9 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             warnings.warn(f"{which}: {lost} of {len(every)} runs diverged and are left out", stacklevel=4)
         if places:
             task, seeds = task_of(record, config, evaluated), tuple(pairs[i][1] for i in places)
-            found.append(Scored(label, record["algorithm"], task, seeds, scores[places], steps, values[places], evaluated))
+            algorithm, config = record["algorithm"], {k: x for k, x in record["config"].items() if k not in RECORDING}
+            settings = json.dumps([algorithm, config], sort_keys=True)
+            found.append(Scored(label, algorithm, task, seeds, scores[places], steps, values[places], settings, evaluated))
     return found
 
 

@@ -1,6 +1,7 @@
 """Comparisons over seeds and tasks."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy.stats import mannwhitneyu, trim_mean
 import purerl
 from purerl import cli
 from purerl.runs.analysis import statistics
+from purerl.studies.compare import _add
 from purerl.studies.comparison import Comparison
 from purerl.studies.reading import Scored
 from purerl.studies.tasks import Task
@@ -59,8 +61,20 @@ def two_tasks(tmp_path_factory):
     return home
 
 
+def test_seeds_of_different_hyperparameters_are_not_pooled():
+    one = Scored("", "ppo", Task("T"), (0, 1), np.ones(2), np.arange(3), np.ones((2, 3)), "a", None)
+    read = {}
+    _add(read, "x", "T", one, Path("first"))
+    _add(read, "x", "T", one._replace(seeds=(2, 3)), Path("second"))
+    assert read["x"]["T"].seeds == (0, 1, 2, 3)
+    with pytest.raises(purerl.ConfigError, match="x would have runs of T with different hyperparameters; use different names"):
+        _add(read, "x", "T", one._replace(seeds=(4,), settings="b"), Path("third"))
+
+
 def test_unequal_training_lengths_are_noted_in_the_first_line():
-    of = lambda steps: {"T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array(steps), np.ones((2, len(steps))), None)}
+    of = lambda steps: {
+        "T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array(steps), np.ones((2, len(steps))), "", None)
+    }
     same = Comparison({"a": of([64, 128]), "b": of([128])}, None, "protocol")
     assert same.unequal == ""
     longer = Comparison({"a": of([64]), "b": of([1024])}, None, "protocol")

@@ -11,7 +11,9 @@ from purerl.studies.tasks import Task
 
 def scored(scores):
     scores = np.array(scores, float)
-    return Scored("", "ppo", Task("A"), tuple(range(len(scores))), scores, np.arange(1, 3), np.stack([scores, scores], 1), None)
+    return Scored(
+        "", "ppo", Task("A"), tuple(range(len(scores))), scores, np.arange(1, 3), np.stack([scores, scores], 1), "", None
+    )
 
 
 def comparison(**scores):
