@@ -85,7 +85,8 @@ class Sweep:
         Args:
             at_once: largest number of configs in a batch; None for no limit.
         """
-        size, paths = at_once or len(self.points), {path for point in self.points for path in point}
+        size = at_once or len(self.points)
+        paths = {path for point in self.points for path in point if not space.is_static(self.cfg, path)}
         batch = lambda places: space.stack_configs(self.cfg, [self.points[i] for i in places], paths)
         groups = space.group_points(self.cfg, self.points)
         parts = [(static, tuple(every[i : i + size])) for static, every in groups for i in range(0, len(every), size)]

@@ -253,3 +253,9 @@ def test_sweep_over_tasks_has_no_single_best_config():
         assert [row.iqm for row in result.summary()] == [2.0, 1.0, 8.0, 7.0]  # each task by itself
         with pytest.raises(purerl.ConfigError, match="best = 'num_levels': changes the task"):
             _ = result.best
+
+
+def test_sweep_over_time_limits_can_be_evaluated():
+    cfg = CFG.replace(env="CartPole-v1")
+    for program in purerl.sweep(cfg, {"env_params.max_steps_in_episode": [5, 50]}).programs():
+        assert isinstance(program.cfg.env_params["max_steps_in_episode"], int)
