@@ -99,6 +99,8 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
             batch = wide.replace(steps=steps.replace(clone=clone))
             before, key, batch = reduce_before({"aux/error_before": mean_of(error_before)}, state.key, batch)
             params, opt_state_after, metrics = run_epochs(phase, state.clock, key, state.params, opt_state, batch)
+            # Momentum of a shared optimizer would move the predictor, which has no gradient here.
+            params |= {group: x for group, x in state.params.items() if group == "predictor"}
             policy, error_after = in_chunks(evaluate(params), batch, width)
             after = {"aux/error_after": mean_of(error_after), "aux/kl_after": mean_of(clone.kl(policy))}
             return params, opt_state_after, metrics | before | after

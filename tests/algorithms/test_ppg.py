@@ -321,8 +321,12 @@ def test_program_size_is_constant():
 @pytest.mark.parametrize(
     ("changes", "field", "says"),
     [
-        ({"aux_columns": 5}, "aux_columns", "n_pi \\* num_envs = 16"),
-        ({"aux_columns": 4, "aux_accumulation": 3}, "aux_accumulation", "n_pi \\* num_envs = 16; 2 or 4 would work"),
+        ({"aux_columns": 5}, "aux_columns", "n_pi \\* num_envs / aux_accumulation = 16"),
+        (
+            {"aux_columns": 4, "aux_accumulation": 3},
+            "aux_accumulation",
+            "n_pi \\* num_envs / aux_accumulation = 16; 2 or 4 would work",
+        ),
         ({"aux_optimizer": "shared", "e_v": 2}, "aux_optimizer", "e_pi = e_v"),
         ({"aux_optimizer": "shared", "lr_schedule": "kl_adaptive"}, "aux_optimizer", "separate"),
         ({"n_pi": 2**16, "num_envs": 512, "num_steps": 512}, "n_pi", "fewer than 2\\*\\*31"),

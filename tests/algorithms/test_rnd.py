@@ -335,3 +335,18 @@ def test_invalid_rnd_configs_are_refused():
 def test_nested_config_survives_json():
     assert PPOConfig.from_json(RND.to_json()) == RND
     assert PPOConfig.from_json(CFG.to_json()).rnd is None
+
+
+@pytest.mark.slow
+def test_aux_phase_with_a_shared_optimizer_leaves_the_predictor():
+    """The predictor has no gradient in the auxiliary phase, but a shared optimizer has momentum."""
+    cfg = ALGORITHMS["ppg"].replace(aux_optimizer="shared", total_timesteps=64 * 4)
+    train = made(cfg)
+    update, state = jax.jit(train.update), jax.jit(train.init)(KEY)
+    moved = []
+    for _ in range(4):
+        before, (state, _) = state.params["predictor"], update(state)
+        moved.append(
+            max(np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (before, state.params["predictor"])), strict=True))
+        )
+    assert max(moved[1::2]) < 2 * max(moved[::2])
