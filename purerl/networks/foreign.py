@@ -54,7 +54,7 @@ def from_linen(module: Any) -> Network:
     module = linen_module(module, "network", "from_linen needs a flax linen module or its class")
     init = lambda key, *inputs: only_parameters("network", module.init(key, *inputs))
     apply = functools.partial(applied, module)
-    return _network(init, apply, getattr(module, "initial_carry", None))
+    return _named(_network(init, apply, getattr(module, "initial_carry", None)), type(module))
 
 
 def from_nnx(make: Callable[[Any], Any]) -> Network:
@@ -100,7 +100,14 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
         nnx.replace_by_pure_dict(state, params)
         return nnx.merge(graph, state, others)(*inputs)
 
-    return _network(init, apply, getattr(abstract, "initial_carry", None))
+    return _named(_network(init, apply, getattr(abstract, "initial_carry", None)), type(abstract))
+
+
+def _named(network: Network, kind: type) -> Network:
+    """Name a network's functions by the class of its module, so that a run resumes only with a network of this class."""
+    for function in (network.init, network.apply):
+        function.__module__, function.__qualname__ = kind.__module__, kind.__qualname__
+    return network
 
 
 def _network(init: Callable, apply: Callable, initial_carry: Callable | None) -> Network:

@@ -12,6 +12,7 @@ from flax import linen as nn
 import purerl
 from purerl.networks.distributions import ILLEGAL, Categorical
 from purerl.networks.foreign import with_safe_outputs
+from purerl.runs.storage.objects import qualified_name
 from tests.helpers.tiny import tiny
 
 KEY = jax.random.key(0)
@@ -60,3 +61,12 @@ def test_infinite_logits_of_a_custom_network_give_finite_results():
     assert (outputs.policy.kl(outputs.policy) == 0).all()
     gradient = jax.grad(lambda x: Categorical(jnp.maximum(x, ILLEGAL)).entropy().sum())(logits)
     assert np.isfinite(gradient).all()
+
+
+def test_networks_of_other_modules_are_other_objects():
+    class Other(Half):
+        pass
+
+    names = [qualified_name(purerl.from_linen(kind("float32"))) for kind in (Half, Half, Other)]
+    assert names[0] == names[1] != names[2]
+    assert "Other" in names[2]
