@@ -115,7 +115,8 @@ def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Env
 
     Wrappers that normalise by running statistics are refused, since evaluations would not share the statistics. Use the config's
     `normalize_obs` and `normalize_reward` instead. Wrappers that change rewards cause a warning. An action mask is read if it is
-    the entry `action_mask` of a dict observation. A mask in `info`, or a method that returns a mask, causes a warning.
+    the entry `action_mask` of a dict observation. A mask in `info`, or a method that returns a mask, causes a warning. gymnasium
+    sorts the parts of a `Dict` action space by name: the flags of a mask have this order.
 
     Args:
         make: `() -> gymnasium.Env`; or with `vectorization="vector"`, `(num_envs) -> gymnasium.vector.VectorEnv`, whose `reset`
