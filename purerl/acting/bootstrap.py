@@ -2,8 +2,8 @@
 
 The bootstrap value of a step is the value of the next step's observation. After a time limit, the default is instead the value
 of the observation before the reset. At most C episodes of each environment are truncated in a rollout (see `most_truncations`).
-With this default, a feed-forward network, no kept `next_obs` and C < min(T, 5), the loop over time stores the observations before
-resets, `[C, B, ...]`, instead of the next observations of all steps, `[T, B, ...]`.
+With this default, if the network is feed-forward, `next_obs` is not kept and C < min(T, 5), the loop over time stores only the
+observations before resets, `[C, B, ...]`. Otherwise, it stores all next observations, `[T, B, ...]`.
 """
 
 from typing import Any, NamedTuple
@@ -194,7 +194,7 @@ def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
 
 
 def rows_of_truncations(truncated: jax.Array, count: int) -> jax.Array:
-    """Return each truncated step's row in the buffer `[C, B, ...]`, `[T, B]` int32. Others are arbitrary."""
+    """Return `[T, B]` int32: each truncated step's row in the buffer `[C, B, ...]`. Others are arbitrary."""
     if count == truncated.shape[0]:
         return jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[:, None], truncated.shape)
     return jnp.maximum(jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1, 0)

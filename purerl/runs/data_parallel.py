@@ -121,7 +121,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
     """Return each array's `PartitionSpec`: sharded on the axis that is shorter in `here` (one device) than in `whole`, if any.
 
     Raises:
-        ConfigError: an array of the environments' state has no environment axis.
+        ConfigError: an array of the actor has no environment axis.
     """
     key = jax.random.key(0)
     shapes, shapes_here = jax.eval_shape(whole.init, key), shapes_on(here.axis, here.init, key)
@@ -133,7 +133,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
     specs = jax.tree.map(spec, shapes, shapes_here)
     for path, found in jax.tree_util.tree_leaves_with_path(specs.actor):
         if found == PartitionSpec() and here.axis is not None and here.axis.size > 1:
-            hint = "this part of the environment state has no environment axis, so it cannot be spread over devices"
+            hint = "this part of the actor has no environment axis, so it cannot be spread over devices"
             raise ConfigError([Problem("env", jax.tree_util.keystr(path), hint)])
     return specs
 
