@@ -2,8 +2,8 @@
 
 The bootstrap value of a step is the value of the next step's observation. After a time limit, the default is instead the value
 of the observation before the reset. At most C episodes of each environment are truncated in a rollout (see `most_truncations`).
-With this default, if the network is feed-forward, `next_obs` is not kept and C < min(T, 5), the loop over time stores only the
-observations before resets, `[C, B, ...]`. Otherwise, it stores all next observations, `[T, B, ...]`.
+With this default, the loop over time stores only the observations before resets, `[C, B, ...]`, if a feed-forward network
+computes values, `next_obs` is not kept and C < min(T, 5). Otherwise, it stores all next observations, `[T, B, ...]`.
 """
 
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class Bootstrap(NamedTuple):
         network: policy and value function.
         truncation: the bootstrap value of truncated steps: `final_obs`, `current_obs`, `zero` or `ignore`, as in `collect`.
         count: C, the maximum number of truncated episodes of one environment.
-        recurrent: True if the value depends on the hidden state. The value is then computed in the loop over time.
+        recurrent: True if a network with hidden state computes values; it does so in the loop over time.
         apart: True if the loop stores only the observations before resets, `[C, B, ...]`, instead of all next observations.
         episodic: for each of K reward streams, True if episodes end its return; empty for a single stream.
     """
@@ -57,7 +57,7 @@ class Bootstrap(NamedTuple):
         return (no_final_obs(actor.obs, self.count), jnp.zeros_like(actor.episode_length)) if self.apart else ()
 
     def after_step(self, params: PyTree, kept: PyTree, carry: PyTree, after: TimeStep, value: Any) -> tuple[PyTree, Any]:
-        """Return the buffer after a step, and the values of observations before resets, or `()` if not computed in the loop."""
+        """Return `kept` after a step, and the values of observations before resets if the loop computes them, else `()`."""
         if self.recurrent and self.truncation == "final_obs":
             no = jnp.zeros_like(after.truncated)
             final_value = lambda: one_step(self.network, params, carry, after.next_obs, no)[0].value
@@ -73,7 +73,7 @@ class Bootstrap(NamedTuple):
 
         Args:
             params: parameters of the network.
-            kept: the buffer of observations before resets, after the last step.
+            kept: the first output of `after_step` for the last step.
             last: the actor after the last step.
             steps: the outputs of all steps, `[T, B, ...]`, with `final_value` from `after_step`.
             next_obs: the observation after each step, before any reset, `[T, B, ...]`; not read if `apart`.
@@ -107,8 +107,8 @@ def next_values(
         truncated: `[T, B]`.
         final_value: `[T, B(, K)]`, the bootstrap values of truncated steps; read where `truncated`.
         last_value: `[B(, K)]`, the value of the observation after the last step and any reset.
-        episodic: for each of K reward streams, True if episodes end its return; empty if all do. The other streams have
-          the value of the next step everywhere.
+        episodic: for each of K reward streams, True if episodes end its return; empty if all are True. A stream with
+          False has the value of the next step everywhere.
     """
     truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
     truncated = truncated & np.array(episodic).reshape((1,) * (value.ndim - 1) + (-1,)) if episodic else truncated
