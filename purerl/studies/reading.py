@@ -155,6 +155,9 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
         steps = table["update"] * (header.steps // header.every)
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
+    elif score == "final" and header.every > 1 and (rows := np.shape(metrics["episode_return"].count)[-1]) * LAST < 1:
+        text = f"with metrics_every={header.every}, scores are from the last {1 / rows:.0%} of training, not from a tenth"
+        warnings.warn(f"{directory}: {text}", stacklevel=4)
     scores = final if score == "final" else _mean_of_seen(values)
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
     finite, found = record.get("finite") or [True] * len(pairs), []

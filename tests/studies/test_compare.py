@@ -130,3 +130,11 @@ def test_incomparable_runs_are_refused(two_tasks, tmp_path):
         with pytest.raises(purerl.ConfigError, match=says):
             purerl.compare([two_tasks / "quick"], **options)
     assert cli.main(["compare", str(two_tasks / "quick"), "--out", str(tmp_path / "a.doc")]) == 2
+
+
+@pytest.mark.long
+def test_coarse_metrics_are_warned_of(tmp_path):
+    small = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
+    purerl.fit(purerl.PPOConfig(env="Catch-bsuite", metrics_every=2, **small), directory=tmp_path / "a", num_seeds=5)
+    with pytest.warns(UserWarning, match="with metrics_every=2, scores are from the last 50% of training, not from a tenth"):
+        purerl.compare([tmp_path / "a"])
