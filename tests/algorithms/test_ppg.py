@@ -325,7 +325,7 @@ def test_program_size_is_constant():
         (
             {"aux_columns": 4, "aux_accumulation": 3},
             "aux_accumulation",
-            "n_pi \\* num_envs / aux_accumulation = 16; 2 or 4 would work",
+            "n_pi \\* num_envs = 16; 2 or 4 would work",
         ),
         ({"aux_optimizer": "shared", "e_v": 2}, "aux_optimizer", "e_pi = e_v"),
         ({"aux_optimizer": "shared", "lr_schedule": "kl_adaptive"}, "aux_optimizer", "separate"),
