@@ -42,13 +42,9 @@ def warm_start(
         raise ConfigError([Problem("init_from", str(directory), text) for text in found])
     leaves = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path({"state": state})}
     both = all(any(name.startswith(INTRINSIC) for name in names) for names in (leaves, saved.arrays))
-    chosen = (
-        (*_prefixes(groups, leaves), *([INTRINSIC] if both and "predictor" in groups else []))
-        if groups
-        else (*WARM, INTRINSIC)
-        if both
-        else WARM
-    )
+    chosen = _prefixes(groups, leaves) if groups else WARM
+    if both and (not groups or "predictor" in groups):
+        chosen = (*chosen, INTRINSIC)
     is_taken = lambda name: _is_within(name, chosen) and not name.endswith(".discounted")
     here, there = ({name: x for name, x in arrays.items() if is_taken(name)} for arrays in (leaves, saved.arrays))
     found = [f"{name} is only in the {'checkpoint' if name in there else 'new run'}" for name in there.keys() ^ here.keys()]

@@ -88,11 +88,13 @@ def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored,
     before = of_tasks.get(task)
     if before is not None:
         twice = set(before.seeds) & set(one.seeds)
-        why = f"seed {min(twice)} of {task} twice" if twice else ""
-        why = why or ("" if before.steps.tolist() == one.steps.tolist() else f"runs of {task} with different lengths")
-        why = why or ("" if before.settings == one.settings else f"runs of {task} with different hyperparameters")
-        if why:
-            raise ConfigError([Problem("entries", str(directory), f"{entry} would have {why}; use different names: a=DIR b=DIR")])
+        alike = {"lengths": before.steps.tolist() == one.steps.tolist(), "hyperparameters": before.settings == one.settings}
+        faults = [f"seed {seed} of {task} twice" for seed in sorted(twice)]
+        faults += [f"runs of {task} with different {what}" for what, same in alike.items() if not same]
+        if faults:
+            raise ConfigError(
+                [Problem("entries", str(directory), f"{entry} would have {faults[0]}; use different names: a=DIR b=DIR")]
+            )
         join = lambda name: np.concatenate([getattr(before, name), getattr(one, name)])
         one = one._replace(seeds=before.seeds + one.seeds, scores=join("scores"), curve=join("curve"))
     of_tasks[task] = one

@@ -61,10 +61,9 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
     configs = [config for config, _ in pairs]
     label = lambda config: directory.name if config is None else f"{directory.name}: {differ[config]}"
     diverged = np.isnan(np.atleast_2d(jax.tree.leaves(chosen)[0])).max(-1)
-    rows_of = lambda config: [i for i, other in enumerate(configs) if other == config]
+    rows_of = {config: [i for i, other in enumerate(configs) if other == config] for config in configs}
     ends = np.array(ends, np.int64)
-    curve = lambda config, rows: Curve(label(config), steps[ends - 1], values[rows], diverged[rows])
-    return [curve(config, rows_of(config)) for config in dict.fromkeys(configs)]
+    return [Curve(label(config), steps[ends - 1], values[rows], diverged[rows]) for config, rows in rows_of.items()]
 
 
 def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
