@@ -205,9 +205,7 @@ def fit(
     updates = trainer.here.plan.num_updates
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-updates // (MANY_ROWS // 10))
-        warnings.warn(
-            f"the run saves {rows:,} rows of metrics; metrics_every={fewer} saves at most {MANY_ROWS // 10:,}", stacklevel=2
-        )
+        warnings.warn(f"saves {rows:,} rows of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,} or fewer", stacklevel=2)
     score = evaluation_of(trainer, vars(options))
     layout = {"exact": options.exact, "share": 1 if options.exact else trainer.share, "devices_per_run": options.devices_per_run}
     who = identity(trainer.train, trainer.cfg, options.seed, options.num_seeds, **layout)
