@@ -107,6 +107,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         info_shapes=functools.cache(lambda: _info_shapes(tried(1, {}))),
         drawn=drawn and functools.partial(VectorEnvironments, drawn, SYNC),
         frame_seconds=1 / env.metadata.get("render_fps", 30),
+        arguments={name: x for name, x in getattr(spec, "kwargs", {}).items() if name != "render_mode"},
         warnings=_reward_warnings(layers),
         masks=_unread_masks(layers, names) if choices_of(made.action_space) else (),
     )

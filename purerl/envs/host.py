@@ -58,6 +58,7 @@ class Host:
         info_shapes: function without arguments that returns the shape of each entry of info, by name.
         drawn: like `make`, for environments that can be drawn; None if nothing can be drawn.
         frame_seconds: duration of an image, in seconds.
+        arguments: constructor arguments by name, to tell runs with other arguments apart; {} if unknown.
         warnings: probable mistakes, such as wrappers that change rewards.
         masks: messages about action masks that are not read.
         info: names of the `info` entries of a step.
@@ -72,6 +73,7 @@ class Host:
     info_shapes: Callable[[], Shapes]
     drawn: Callable[[int, Shapes, bool], "VectorEnvironments"] | None = None
     frame_seconds: float = 1 / 30
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     warnings: tuple[Problem, ...] = ()
     masks: tuple[str, ...] = ()
     info: tuple[str, ...] = ()
