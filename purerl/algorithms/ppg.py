@@ -209,8 +209,8 @@ def aux_phase_optimizer(cfg: PPGConfig, optimizer: Optimizer) -> Optimizer:
     The rate is the scheduled rate of the first update of the preceding policy phase. The last auxiliary phase therefore still
     learns if a linear schedule ends at 0.
     """
-    rates = learning_rates(without_kl_control(cfg).replace(lr=cfg.aux_lr), None, cfg.e_pi * cfg.num_minibatches)
-    at_first = lambda clock, step: rates(clock - (cfg.n_pi - 1), jnp.uint32(0))
+    rates = learning_rates(without_kl_control(cfg).replace(lr=cfg.aux_lr), None)
+    at_first = lambda clock, step, steps: rates(clock - (cfg.n_pi - 1), jnp.uint32(0), cfg.e_pi * cfg.num_minibatches)
     return optimizer._replace(rate=at_first, multipliers=lr_multipliers(cfg))
 
 

@@ -11,25 +11,25 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.keys import Clock, gradient_steps
 from purerl.core.types import Scalar
 
-Rate = Callable[[Clock, jax.Array], Scalar]  # (finished updates, gradient steps in this update so far) -> learning rate
+# (finished updates, gradient steps in this update so far, gradient steps per update) -> learning rate
+Rate = Callable[[Clock, jax.Array, int], Scalar]
 
 
-def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -> Rate:
+def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None) -> Rate:
     """Return the learning rate as a function of update and gradient step, from a custom schedule or from the config.
 
     Args:
         cfg: `lr_schedule` and related fields are read. If the rate is KL-adaptive, the returned function must not be called.
         schedule: `(gradient steps so far, int32) -> learning rate`; None to use the config's schedule.
-        steps: gradient steps in each update.
     """
     learning = lambda clock: clock - cfg.skipped_updates if cfg.skipped_updates else clock
     if schedule is not None:
-        return lambda clock, step: jnp.float32(schedule(gradient_steps(learning(clock), steps, step)))
+        return lambda clock, step, steps: jnp.float32(schedule(gradient_steps(learning(clock), steps, step)))
     if cfg.lr_schedule != "polynomial":
-        return lambda clock, step: learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule)
-    decay_steps = cfg.decay_steps or max(1, cfg.num_updates - cfg.skipped_updates) * steps
+        return lambda clock, step, steps: learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule)
 
-    def rate(clock: Clock, step: jax.Array) -> jax.Array:
+    def rate(clock: Clock, step: jax.Array, steps: int) -> jax.Array:
+        decay_steps = cfg.decay_steps or max(1, cfg.num_updates - cfg.skipped_updates) * steps
         so_far = learning(clock).as_float() * np.float32(steps) + step.astype(jnp.float32)
         share = so_far / np.float32(decay_steps)
         return (cfg.lr - cfg.lr_final) * (1 - jnp.minimum(share, 1)) ** cfg.lr_power + cfg.lr_final
@@ -47,7 +47,7 @@ def learning_rate(clock: Clock, num_updates: int, lr: Scalar, lr_final: Scalar, 
 
 
 def kl_adapted_lrs(
-    cfg: OnPolicyConfig, lr: jax.Array, kl_sum: Any, step: jax.Array, kl: jax.Array
+    cfg: OnPolicyConfig, lr: jax.Array, kl_sum: Any, step: jax.Array, kl: jax.Array, minibatches: int
 ) -> tuple[jax.Array, jax.Array, Any]:
     """Return the learning rate of a gradient step, the next learning rate, and the sum of this epoch's KL divergences.
 
@@ -59,8 +59,8 @@ def kl_adapted_lrs(
         if cfg.learns_from_others is not True:
             adapted = jnp.where((step == 0) & jnp.logical_not(cfg.learns_from_others), lr, adapted)
         return adapted, adapted, ()
-    ends, kl_sum = (step + 1) % np.uint32(cfg.num_minibatches) == 0, kl_sum + kl
-    after = jnp.where(ends, kl_adapted_lr(cfg, lr, kl_sum / np.float32(cfg.num_minibatches)), lr)
+    ends, kl_sum = (step + 1) % np.uint32(minibatches) == 0, kl_sum + kl
+    after = jnp.where(ends, kl_adapted_lr(cfg, lr, kl_sum / np.float32(minibatches)), lr)
     return lr, after, jnp.where(ends, jnp.zeros_like(kl_sum), kl_sum)
 
 

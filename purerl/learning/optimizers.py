@@ -48,7 +48,7 @@ class UpdateState(struct.PyTreeNode):
     stopped: Any = ()
 
 
-def _no_rate(clock: Clock, step: jax.Array) -> Scalar:
+def _no_rate(clock: Clock, step: jax.Array, steps: int) -> Scalar:
     raise ValueError("the optimizer has no learning rate; use `phase_optimizer`")
 
 
@@ -66,7 +66,7 @@ class Optimizer(NamedTuple):
         adapts: the config of a KL-adaptive learning rate, used instead of `rate`; or None.
         multipliers: a dict from group to a factor of the learning rate. The factor of an absent group is 1.
         target_kl: a step with `approx_kl` above this value is skipped, and starts an early stop; None for no early stop.
-        period: an early stop ends at the next multiple of this number of gradient steps.
+        kl_stop: `epoch` or `update`, after which an early stop ends.
     """
 
     transformation: optax.GradientTransformation
@@ -75,7 +75,7 @@ class Optimizer(NamedTuple):
     adapts: OnPolicyConfig | None = None
     multipliers: dict[str, Scalar] = {}
     target_kl: Scalar | None = None
-    period: int = 1
+    kl_stop: str = "epoch"
 
     @property
     def is_uniform(self) -> bool:
@@ -101,6 +101,8 @@ class Optimizer(NamedTuple):
         clock: Clock,
         step: jax.Array,
         metrics: dict[str, jax.Array],
+        epochs: int,
+        minibatches: int,
     ) -> tuple[Groups, UpdateState]:
         """Return the updates to add to the parameters, and the next state.
 
@@ -113,27 +115,29 @@ class Optimizer(NamedTuple):
             clock: the update counter.
             step: uint32, gradient steps in this update so far.
             metrics: metrics of the loss on this minibatch: `kl` for a KL-adaptive rate, `approx_kl` for an early stop.
+            epochs, minibatches: passes over the batch in each update, and gradient steps in each pass.
         """
         if self.adapts is None:
-            inner, lr, kl_sum, following = state.kept, self.rate(clock, step), (), None
+            inner, lr, kl_sum, following = state.kept, self.rate(clock, step, epochs * minibatches), (), None
         else:
-            inner = state.kept.inner
-            lr, following, kl_sum = kl_adapted_lrs(self.adapts, state.kept.lr, state.kl_sum, step, metrics["kl"])
+            adapted = kl_adapted_lrs(self.adapts, state.kept.lr, state.kl_sum, step, metrics["kl"], minibatches)
+            inner, (lr, following, kl_sum) = state.kept.inner, adapted
         with jax.numpy_dtype_promotion("standard"):  # optax relies on dtype promotion
             direction, after = cast(tuple[Groups, PyTree], self.transformation.update(gradient, inner, params))
         rates = {group: -lr * self.multipliers[group] if group in self.multipliers else -lr for group in direction}
         updates = {group: jax.tree.map(lambda d, rate=rates[group]: rate * d, tree) for group, tree in direction.items()}
         stopped = ()
         if self.target_kl is not None:
-            stopped = (state.stopped & (step % np.uint32(self.period) > 0)) | (metrics["approx_kl"] > self.target_kl)
+            period = np.uint32(minibatches * (epochs if self.kl_stop == "update" else 1))
+            stopped = (state.stopped & (step % period > 0)) | (metrics["approx_kl"] > self.target_kl)
             updates = jax.tree.map(lambda x: jnp.where(stopped, jnp.zeros_like(x), x), updates)
             after = jax.tree.map(lambda old, new: jnp.where(stopped, old, new), inner, after)
         kept = after if following is None else KLAdaptiveState(after, following)
         return updates, UpdateState(kept, kl_sum, stopped)
 
-    def lr(self, kept: PyTree, clock: Clock) -> Scalar:
-        """Return the learning rate of an update's first step, float32; for a KL-adaptive rate, the current value."""
-        return self.rate(clock, jnp.uint32(0)) if self.adapts is None else kept.lr
+    def lr(self, kept: PyTree, clock: Clock, steps: int) -> Scalar:
+        """Return the learning rate of the first of an update's `steps`, float32; for a KL-adaptive rate, the current value."""
+        return self.rate(clock, jnp.uint32(0), steps) if self.adapts is None else kept.lr
 
     def report(self, state: UpdateState) -> dict[str, jax.Array]:
         """Return the metrics of the last step: `stopped`, if the optimizer has an early stop."""
@@ -172,22 +176,20 @@ def _hidden_matrices(params: PyTree) -> PyTree:
     return jax.tree_util.tree_map_with_path(mark, params)
 
 
-def phase_optimizer(cfg: OnPolicyConfig, optimizer: Optimizer, schedule: Callable | None, epochs: int) -> Optimizer:
+def phase_optimizer(cfg: OnPolicyConfig, optimizer: Optimizer, schedule: Callable | None) -> Optimizer:
     """Return the optimizer of a phase, with the learning rate and the early stop of a config.
 
     Args:
         cfg: `lr_schedule`, `critic_lr_scale`, `target_kl` and related fields are read.
         optimizer: an optimizer without a learning rate.
         schedule: `(gradient steps so far, int32) -> learning rate`; None to use the config's schedule.
-        epochs: passes over the batch in each update.
     """
-    steps = epochs * cfg.num_minibatches
     adapts = schedule is None and cfg.lr_schedule == "kl_adaptive"
-    rate = learning_rates(cfg, schedule, steps)
+    rate = learning_rates(cfg, schedule)
     optimizer = optimizer._replace(rate=rate, adapts=cfg if adapts else None, multipliers=lr_multipliers(cfg))
     if not may_hold(cfg.target_kl, lambda x: x != np.inf):
         return optimizer
-    return optimizer._replace(target_kl=cfg.target_kl, period=steps if cfg.kl_stop == "update" else cfg.num_minibatches)
+    return optimizer._replace(target_kl=cfg.target_kl, kl_stop=cfg.kl_stop)
 
 
 def lr_multipliers(cfg: OnPolicyConfig) -> dict[str, Scalar]:

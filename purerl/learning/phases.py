@@ -98,7 +98,7 @@ def make_phase(
     phase = Phase(
         name=name,
         loss=loss,
-        optimizer=phase_optimizer(optimizer_cfg, parts.optimizer, parts.lr_schedule, epochs),
+        optimizer=phase_optimizer(optimizer_cfg, parts.optimizer, parts.lr_schedule),
         epochs=epochs,
         minibatches=cfg.num_minibatches,
         max_grad_norm=cfg.max_grad_norm,
@@ -139,7 +139,7 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
         raise ConfigError([Problem("algorithm", ..., "no phase's loss returns a metric named 'loss'; at least one must")])
     stopped = Mean(jnp.float32(0), found["loss"].count)  # the default, if no phase has an early stop
     last = phases[-1]
-    lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock)))
+    lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock, last.epochs * last.minibatches)))
     return state.replace(params=params, opt_state=opt_state, key=key), metrics | {"stopped": stopped, **found, "lr": lr}
 
 
@@ -195,7 +195,7 @@ def run_epochs(
         rows, recomputed, step = minibatch
         gradient, metrics = pmean(gradient_of(flat, rows, recomputed))
         gradient, norms = clip_gradient(phase, vectors, gradient)
-        now = {"clock": clock, "step": step, "metrics": metrics}
+        now = {"clock": clock, "step": step, "metrics": metrics, "epochs": phase.epochs, "minibatches": phase.minibatches}
         updates, opt_state = phase.optimizer.update(show(gradient), opt_state, show(flat), **now)
         flat = jax.tree.map(jnp.add, flat, hide(updates))
         return (flat, opt_state), pack({**metrics, **norms, **phase.optimizer.report(opt_state)}, ())

@@ -66,7 +66,7 @@ def test_joint_loss_matches_the_reference_vector(vectors):
 
 def one_step(accumulate, columns):
     """Return parameters after one epoch of plain descent on the squared distance, in minibatches of `columns`."""
-    sgd = Optimizer(optax.identity(), True, rate=lambda clock, step: jnp.float32(0.1))
+    sgd = Optimizer(optax.identity(), True, rate=lambda clock, step, steps: jnp.float32(0.1))
     loss = lambda params, batch: (jnp.square(params["policy"]["x"] - batch.steps).mean(), {})
     phase = Phase("aux", loss, sgd, None, 1, 8 // (columns * accumulate), jnp.inf, accumulate=accumulate)
     data = Sequences(jax.random.normal(KEY, (3, 8)), ())
@@ -119,7 +119,7 @@ def test_cloning_loss_keeps_the_policy():
 
 def test_aux_phase_uses_the_learning_rate_its_policy_phase_began_with():
     cfg = PPG.replace(total_timesteps=64 * 8, lr_schedule="linear", aux_lr=1e-3)
-    rate = lambda updates: aux_phase_optimizer(cfg, base_optimizer(cfg)).lr(None, clock_at(updates))
+    rate = lambda updates: aux_phase_optimizer(cfg, base_optimizer(cfg)).lr(None, clock_at(updates), 1)
     # These are the learning rates at the start of their policy phases.
     np.testing.assert_allclose([rate(3), rate(7)], [1e-3, 0.5e-3], rtol=1e-6)
 

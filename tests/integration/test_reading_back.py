@@ -97,11 +97,17 @@ def _rates(cfg, divergences):
     from purerl.learning.optimizers import base_optimizer, phase_optimizer
 
     cfg = purerl.config.fields.single_precision(cfg)
-    moving = phase_optimizer(cfg, base_optimizer(cfg.replace(optimizer="sgd")), None, 1)
+    moving = phase_optimizer(cfg, base_optimizer(cfg.replace(optimizer="sgd")), None)
     params, rates = {"policy": jnp.zeros(1)}, []
     course = moving.begin(moving.init(params))
     for kl in divergences:
-        now = {"clock": clock_at(0), "step": jnp.uint32(len(rates)), "metrics": {"kl": jnp.float32(kl)}}
+        now = {
+            "clock": clock_at(0),
+            "step": jnp.uint32(len(rates)),
+            "metrics": {"kl": jnp.float32(kl)},
+            "epochs": 1,
+            "minibatches": 4,
+        }
         updates, course = moving.update({"policy": jnp.ones(1)}, course, params, **now)
         rates.append(-float(updates["policy"][0]))
     return rates

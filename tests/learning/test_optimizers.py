@@ -16,7 +16,7 @@ from purerl.learning.phases import Phase, init_phase, run_phase
 from tests.helpers.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
-DESCENT = Optimizer(optax.identity(), True, rate=lambda clock, step: jnp.float32(1))
+DESCENT = Optimizer(optax.identity(), True, rate=lambda clock, step, steps: jnp.float32(1))
 
 
 def test_gradient_clipping_matches_the_reference_vector(vectors):
@@ -37,13 +37,13 @@ def test_clip_scale_is_one_for_norms_within_the_limit():
 def test_kl_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
     given, expected = vectors["kl_early_stop"]
     kl = jnp.asarray(given["kl"], jnp.float32)
-    period = kl.size if stop == "update" else 4
-    moving = DESCENT._replace(target_kl=jnp.float32(threshold), period=period)
+    moving = DESCENT._replace(target_kl=jnp.float32(threshold), kl_stop=stop)
+    counts = {"epochs": kl.size // 4, "minibatches": 4}
     params, applied = {"policy": jnp.zeros(1)}, []
     state = moving.begin(moving.init(params))
     for i, reading in enumerate(kl.ravel()):
         now = {"clock": clock_at(0), "step": jnp.uint32(i), "metrics": {"approx_kl": reading}}
-        updates, state = moving.update({"policy": jnp.ones(1)}, state, params, **now)
+        updates, state = moving.update({"policy": jnp.ones(1)}, state, params, **now, **counts)
         applied.append(-updates["policy"][0])
     np.testing.assert_array_equal(np.reshape(applied, kl.shape), expected[key])
 

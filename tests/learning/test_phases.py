@@ -28,7 +28,7 @@ def seen(params, batch):
 
 
 def phase_of(loss, lr=1.0, optimizer=None, **changes):
-    moving = Optimizer(optimizer or optax.identity(), True, rate=lambda clock, step: jnp.float32(lr))
+    moving = Optimizer(optimizer or optax.identity(), True, rate=lambda clock, step, steps: jnp.float32(lr))
     default = {"name": "p", "loss": loss, "optimizer": moving, "groups": None, "epochs": 1, "minibatches": 1}
     return Phase(**default | {"max_grad_norm": jnp.float32(jnp.inf)} | changes)
 
@@ -101,6 +101,26 @@ def test_options_of_make_phase_replace_the_values_of_the_config():
     loss = lambda params, batch: (jnp.float32(0), {})
     phase = make_phase(learner(PPOConfig(**PLAIN)), "aux", loss, 2, minibatches=1, groups=("value",))
     assert (phase.epochs, phase.minibatches, phase.groups) == (2, 1, ("value",))
+
+
+@pytest.mark.parametrize("option", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "change"),
+    [
+        ({"lr_schedule": "polynomial", "lr": 1.0, "lr_final": 0.0, "total_timesteps": 64}, -1.5),  # rates 1 and 0.5
+        ({"lr_schedule": "kl_adaptive", "lr_kl_every": "epoch", "lr": 1e-3, "lr_max": 1.0}, -1e-3 * (1 + 1 / 1.5)),
+    ],
+)
+def test_counts_of_a_changed_phase_are_those_of_its_schedules(fields, change, option):
+    """A phase of two epochs of one minibatch, made from a config of one epoch of four minibatches."""
+    cfg = PPOConfig(**PLAIN | {"num_epochs": 1, "num_minibatches": 4} | fields)
+    loss = lambda params, batch: (params["policy"], {"kl": jnp.float32(0.05)})
+    counts = {"epochs": 2, "minibatches": 1}
+    made_with = learner(cfg)._replace(parts=learner(cfg).parts._replace(optimizer=Optimizer(optax.identity(), True)))
+    phase = make_phase(made_with, "p", loss, counts["epochs"] if option else 1, **({"minibatches": 1} if option else {}))
+    phase = phase._replace(max_grad_norm=jnp.float32(jnp.inf), precompute=None, block=1, **counts)
+    moved, _, _ = run(phase, {"policy": jnp.float32(0)}, Sequences(jnp.zeros((1, 4)), ()))
+    np.testing.assert_allclose(moved["policy"], change, rtol=1e-5)
 
 
 def test_phase_trains_only_its_groups():

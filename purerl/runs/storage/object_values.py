@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import linen as nn
+from jax.core import Tracer
 
 INTERNAL = ("purerl", "jax", "jaxlib", "flax", "equinox")  # the variables of these packages are not a user's settings
 SET_BY_FLAX = ("name", "parent")
@@ -60,7 +61,7 @@ def _text(x: Any, arrays: bool) -> str | None:
     if isinstance(x, int | float | np.generic):
         return number_text(x)
     if isinstance(x, np.ndarray | jax.Array):
-        readable = not isinstance(x, jax.core.Tracer) and getattr(x, "is_fully_addressable", True) and x.dtype.kind in "biuf"
+        readable = not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True) and x.dtype.kind in "biuf"
         return number_text(x) if arrays and readable else None
     if isinstance(x, dict):
         x = {str(name): _text(part, arrays) for name, part in x.items()}
