@@ -10,7 +10,7 @@ from purerl.algorithms.daac import daac
 from purerl.algorithms.ppg import ppg
 from purerl.algorithms.ppo import ppo, surrogate
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
-from purerl.checks.cautions import warn_about, warn_of_idle_groups, warn_of_unsuited_unit
+from purerl.checks.cautions import warn_about, warn_of_idle_groups, warn_of_unreached_phases, warn_of_unsuited_unit
 from purerl.checks.check_arguments import algorithm_made, check_config, check_parts, check_type, check_update, has_own_carry
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
 from purerl.checks.check_network import check_network
@@ -162,6 +162,7 @@ def make_train(
     check_state_size(cfg, made.init, axis)
     if measure is not None or given.keys() & {"algorithm", "advantage", "policy_loss", "extra_loss", "intrinsic"}:
         check_update(made, axis)
+    warn_of_unreached_phases(cfg, made.phases)
     if "network" in given:
         warn_of_idle_groups(cfg, network, environment, made.phases)
 

@@ -51,6 +51,15 @@ def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment,
         warnings.warn(str(Problem("network", ..., hint)), stacklevel=3)
 
 
+def warn_of_unreached_phases(cfg: OnPolicyConfig, phases: tuple[Phase, ...]) -> None:
+    """Warn about phases that `total_timesteps` ends before. The warning points to the caller of `make_train`."""
+    for phase in phases:
+        if cfg.num_updates // phase.every * phase.every <= phase.start:
+            first = (phase.start // phase.every + 1) * phase.every
+            hint = f"is {cfg.num_updates} updates, but the phase {phase.name!r} begins in update {first}, so it never runs"
+            warnings.warn(str(Problem("total_timesteps", cfg.total_timesteps, hint)), stacklevel=3)
+
+
 def warn_of_unsuited_unit(unit: str, space: Box) -> None:
     """Warn if a custom policy acts in the environment's unit, and the bounds are far from -1 and 1."""
     if unit != "environment" or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
@@ -93,6 +102,9 @@ def _likely_mistakes(cfg: OnPolicyConfig) -> list[Problem]:
     if cfg.learning_starts < cfg.warmup_steps and surely_holds(cfg.target_kl, np.isfinite):
         hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
         found.append(Problem("target_kl", cfg.target_kl, hint))
+    if cfg.warmup_steps >= cfg.total_timesteps:
+        hint = f"actions are random until the end, total_timesteps = {cfg.total_timesteps}"
+        found.append(Problem("warmup_steps", cfg.warmup_steps, hint))
     return found
 
 

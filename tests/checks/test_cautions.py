@@ -20,3 +20,24 @@ def test_unused_mask_entries_warn():
         with pytest.warns(UserWarning, match=says):
             purerl.make_train(CFG, env=purerl.wrap_env(env))
         purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(env))  # "" says that no entry is a mask
+
+
+@pytest.mark.parametrize(
+    ("cfg", "says"),
+    [
+        (purerl.PPGConfig(n_pi=3, e_aux=1), r"is 2 updates, but the phase 'aux' begins in update 3, so it never runs"),
+        (purerl.DAACConfig(value_freq=3), "the phase 'value' begins in update 3"),
+        (purerl.PPOConfig(learning_starts=64), "the phase '.*' begins in update 3"),
+        (purerl.PPOConfig(warmup_steps=64, learning_starts=0), "actions are random until the end, total_timesteps = 64"),
+    ],
+)
+def test_phases_that_never_run_and_endless_warm_ups_warn(cfg, says):
+    sizes = {name: getattr(CFG, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}
+    with pytest.warns(UserWarning, match=says):
+        purerl.make_train(cfg.replace(**sizes))
+
+
+def test_phases_that_run_once_do_not_warn():
+    sizes = {"total_timesteps": 96, "num_envs": 4, "num_steps": 8, "num_minibatches": 2}
+    purerl.make_train(purerl.PPGConfig(n_pi=3, e_aux=1, **sizes))
+    purerl.make_train(purerl.PPOConfig(learning_starts=64, **sizes))
