@@ -194,12 +194,18 @@ class VectorEnvironments:
             return {"missing": "custom vector environments cannot be saved"}
         with self._errors("snapshot"):
             kept = self.envs.call("kept")
+        began = {name: rows.tolist() for name, rows in self._began.items()}
         missing = sorted({name for each in kept for name in each.get("missing", ())})
-        return {"missing": f"these attributes cannot be saved: {', '.join(missing)}"} if missing else {"environments": kept}
+        return (
+            {"missing": f"these attributes cannot be saved: {', '.join(missing)}"}
+            if missing
+            else {"environments": kept, "began": began}
+        )
 
     def restore(self, saved: dict[str, Any]) -> None:
         with self._errors("restoring"):
             self.envs.call("put_back", saved["environments"])
+        self._began = {name: np.array(rows) for name, rows in saved.get("began", self._began).items()}
 
     def close(self) -> None:
         workers = getattr(self.envs, "processes", ())

@@ -48,6 +48,27 @@ def test_restored_environment_continues_bit_for_bit(name):
     one.close(), other.close()
 
 
+class BeginsWithNaN(Ends):
+    """An environment whose first observation is not finite if the seed is 0."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed, options=options)
+        return np.full_like(obs, np.nan if seed == 0 else 1), info
+
+
+def test_restored_environment_remembers_first_observations_that_are_not_finite():
+    from purerl.envs.gymnasium_vector import VectorEnvironments
+
+    first, second = (VectorEnvironments(BeginsWithNaN, "sync", 2, {}, finite=True) for _ in range(2))
+    first.reset(np.zeros(2, np.uint32))
+    second.reset(np.ones(2, np.uint32))
+    second.restore(json.loads(json.dumps(first.snapshot())))
+    for environments in (first, second):
+        _, _, _, terminated, _, _, found = environments.step(np.zeros(2, np.int32))
+        assert terminated.all()
+        assert found["observation"].all()
+
+
 def test_vector_environments_with_unsupported_resets_are_refused():
     vector = gymnasium.vector
     asynchronous = lambda count: vector.AsyncVectorEnv([Ends] * count, shared_memory=False, context="forkserver")
