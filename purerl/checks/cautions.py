@@ -109,7 +109,7 @@ def _likely_mistakes(cfg: OnPolicyConfig) -> list[Problem]:
 
 
 def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
-    found = list(env.host.warnings) if env.host else []
+    found = (list(env.host.warnings) if env.host else []) + ([] if "env" in given else _derived_parameters(cfg))
     spaces = entries_of(without(env.observation_space, (cfg.action_mask,)))
     hints = {"float64": "are cast to float32", "uint8": "are cast to float32 without scaling, since they are not images"}
     order = "are read as [height, width, channels]; transpose images whose channels come first"
@@ -119,6 +119,22 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
             found.append(Problem("env", ..., f"observations of {space.dtype.name} {hints[space.dtype.name]}"))
         if "torso" not in given and len(space.shape) == 3 and space.shape[0] <= 4 and min(space.shape[1:]) >= 16:
             found.append(Problem("env", ..., f"observations {list(space.shape)} {order}"))
+    return found
+
+
+# Parameters that gymnax computes from others once, by their default values.
+DERIVED = {"CartPole-v1": {"total_mass": ("masscart", "masspole"), "polemass_length": ("masspole", "length")}}
+
+
+def _derived_parameters(cfg: OnPolicyConfig) -> list[Problem]:
+    """Report parameters that stay as they are, although the parameters that they are made of change."""
+    found, changed = [], cfg.env_params.keys() | cfg.randomize.keys()
+    for name, parts in DERIVED.get(cfg.env, {}).items():
+        moved = [part for part in parts if part in changed]
+        if moved and name not in changed:
+            field = "randomize" if moved[0] in cfg.randomize else "env_params"
+            hint = f"{name} is a separate parameter of gymnax's {cfg.env} and does not follow {moved[0]}; change it, too"
+            found.append(Problem(field, ..., hint))
     return found
 
 

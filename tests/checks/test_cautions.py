@@ -37,6 +37,15 @@ def test_phases_that_never_run_and_endless_warm_ups_warn(cfg, says):
         purerl.make_train(cfg.replace(**sizes))
 
 
+def test_parameters_that_do_not_follow_those_they_are_made_of_warn():
+    with pytest.warns(UserWarning, match="randomize: (total_mass|polemass_length) .* does not follow masspole") as found:
+        purerl.make_train(CFG.replace(randomize={"masspole": purerl.Uniform(0.1, 0.5)}))
+    assert len(found) == 2
+    with pytest.warns(UserWarning, match="env_params: polemass_length is a separate parameter"):
+        purerl.make_train(CFG.replace(env_params={"length": 1.0}))
+    purerl.make_train(CFG.replace(env_params={"length": 1.0, "polemass_length": 0.1, "gravity": 5.0}))
+
+
 def test_phases_that_run_once_do_not_warn():
     sizes = {"total_timesteps": 96, "num_envs": 4, "num_steps": 8, "num_minibatches": 2}
     purerl.make_train(purerl.PPGConfig(n_pi=3, e_aux=1, **sizes))
