@@ -2,8 +2,9 @@
 
 The bootstrap value of a step is the value of the next step's observation. After a time limit, the default is instead the value
 of the observation before the reset. At most C episodes of each environment are truncated in a rollout (see `most_truncations`).
-With this default, the loop over time stores only the observations before resets, `[C, B, ...]`, if a feed-forward network
-computes values, `next_obs` is not kept and C < min(T, 5). Otherwise, it stores all next observations, `[T, B, ...]`.
+
+With this default, the loop over time stores all next observations, `[T, B, ...]`. It stores only the observations before resets,
+`[C, B, ...]`, if C < min(T, 5), the network is feed-forward, and nothing else needs `Transition.next_obs`.
 """
 
 from typing import Any, NamedTuple

@@ -85,7 +85,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         """
         behaviour, valued = state.replace(**published), cfg.correction == "none"
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
-        # Only losses read the stored policy; V-trace uses the target policy.
+        # Drop the stored policies if nothing reads them. With V-trace, losses read the target network's policies instead.
         if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
@@ -134,7 +134,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         return state.replace(extra={**state.extra, "published": published, "target": target})
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, PyTree]:
-        """Drop the rollout of a skipped update. Still publish the snapshot, and increase the ages of the other rollouts."""
+        """Drop the rollout of an update that `nonfinite="freeze"` undoes; publish the snapshot, and age the other rollouts."""
         ring = ring_drop_newest(after.extra["ring"], state.clock, state.extra["ring"])
         return {**state.extra, "published": after.extra["published"], "ring": ring}
 

@@ -52,7 +52,7 @@ def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment,
 
 
 def warn_of_unreached_phases(cfg: OnPolicyConfig, phases: tuple[Phase, ...]) -> None:
-    """Warn about phases that `total_timesteps` ends before. The warning points to the caller of `make_train`."""
+    """Warn about phases whose first update would be after the last update. The warning points to the caller of `make_train`."""
     for phase in phases:
         if cfg.num_updates // phase.every * phase.every <= phase.start:
             first = (phase.start // phase.every + 1) * phase.every
@@ -84,7 +84,7 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
             hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
             found.append(Problem("action_mask", "auto", hint))
     nested = [name for name in entries_of(space) if "/" in name or not isinstance(space, dict)]
-    hint = "the policy reads {!r} as an observation; to use it as an action mask, return it in a dict without other levels"
+    hint = "the policy reads {!r} as an observation; to use it as an action mask, return it at the top level of a dict"
     return found + [Problem("action_mask", "auto", hint.format(name)) for name in nested if MASK.search(name)]
 
 
@@ -122,7 +122,7 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
     return found
 
 
-# Parameters that gymnax computes from others once, by their default values.
+# For each parameter that gymnax computes from the defaults of other parameters: the names of these other parameters.
 DERIVED = {"CartPole-v1": {"total_mass": ("masscart", "masspole"), "polemass_length": ("masspole", "length")}}
 
 

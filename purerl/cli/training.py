@@ -120,7 +120,7 @@ def _few_seeds(summary: Iterable[Summary]) -> list[str]:
 
 
 def _arguments_of(function: Callable, asked: Options) -> dict[str, Any]:
-    """Return the options that are arguments of `function`. If an argument's default is None, its empty option becomes None."""
+    """Return the options that are arguments of `function`. If the argument's default is None, 0 and empty values become None."""
     parameters = inspect.signature(function).parameters
     given = {name: (x.default, getattr(asked, name)) for name, x in parameters.items() if hasattr(asked, name)}
     return {name: value or None if default is None else value for name, (default, value) in given.items()}

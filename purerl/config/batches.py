@@ -19,17 +19,17 @@ class Batches:
 
     @property
     def batch_size(self) -> int:
-        """Return the number of environment steps per update."""
+        """Return the number of environment steps that an update collects."""
         return self.num_envs * self.num_steps
 
     @property
     def columns(self) -> int:
-        """Return the number of environments in a batch, summed over the rollouts of the batch."""
+        """Return the number of environments in a training batch; with replayed rollouts, a sum over all rollouts."""
         return self.num_envs
 
     @property
     def training_size(self) -> int:
-        """Return the number of environment steps in a batch."""
+        """Return the number of environment steps in a training batch; with replayed rollouts, more than `batch_size`."""
         return self.columns * self.num_steps
 
     @property
@@ -74,7 +74,7 @@ class Batches:
         return found
 
     def minibatch_problems(self, recurrent: bool) -> list[Problem]:
-        """Return a problem if a batch cannot be divided into equal minibatches, or if a minibatch to standardise has one step.
+        """Return a problem if minibatches would be unequal, or would have one step although `advantage_norm` standardises them.
 
         Args:
             recurrent: True if minibatches must consist of whole training sequences.

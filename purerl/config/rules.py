@@ -15,7 +15,8 @@ class Rule(NamedTuple):
     """A rule for values: a text, a test of concrete values (elementwise, False for NaN), and all choices of a `one_of` rule.
 
     Attributes:
-        auto: True if "auto" is valid too, for the value that suits the environment. A leaf then holds the number `AUTO`.
+        auto: True if "auto" is valid, too, which stands for the value that suits the environment. A leaf holds "auto" as the
+          number `AUTO`.
     """
 
     text: str
@@ -118,10 +119,10 @@ GAUSSIAN = Need(
 
 
 def may_hold(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
-    """Return True if a leaf may meet a condition. For a tracer, return True, so that programs handle both cases."""
+    """Return True if any value of a leaf meets a condition. For a tracer, return True, so that programs handle both cases."""
     return isinstance(value, Tracer) or bool(np.any(condition(np.asarray(value))))  # NumPy, since JAX would add operations
 
 
 def surely_holds(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
-    """Return True if a value of a leaf surely meets a condition. For a tracer, return False, to skip errors and warnings."""
+    """Return True if any value of a leaf meets a condition. For a tracer, return False, to skip errors and warnings."""
     return not isinstance(value, Tracer) and may_hold(value, condition)

@@ -128,10 +128,11 @@ def pmean(tree: Any) -> Any:
 
 
 def reduce_before(metrics: Any, key: jax.Array, batch: Any) -> tuple[Any, jax.Array, Any]:
-    """Return the arguments behind an optimisation barrier: devices reduce the metrics, and free their inputs, before the epochs.
+    """Return the arguments behind an optimisation barrier, so that metrics are reduced before the first epoch begins.
 
-    The key waits for the metrics. On a TPU the batch waits too, since a TPU would otherwise lay out the batch while the inputs
-    are still in memory. On other platforms the batch does not wait, since a GPU would have to copy it.
+    The inputs of the metrics can then be freed before the epochs. The barrier makes the key available only after the metrics, and
+    on a TPU the batch, too, since a TPU would otherwise lay out the batch while these inputs are still in memory. On other
+    platforms the batch is not part of the barrier, since a GPU would have to copy it.
     """
     if _AXIS.get() is None:
         return metrics, key, batch
@@ -148,7 +149,8 @@ def gathered(tree: Any) -> Any:
 def quantile(x: jax.Array, q: float) -> jax.Array:
     """Return the q-quantile of all entries of `x` over all devices, accurate to 2**-24 of the range of `x`.
 
-    The quantile is found by bisection, since sorting a large batch costs as much as its gradients (`purerl.learning.shuffle`).
+    The quantile is found by bisection, since sorting a large batch takes as long as computing the gradient of its loss
+    (`purerl.learning.shuffle`).
     """
 
     def halve(_, bounds):

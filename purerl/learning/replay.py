@@ -107,7 +107,7 @@ def ring_take(ring: Ring, places: jax.Array) -> RingBatch:
 
 
 def _by_place(function: Any, batch: RingBatch, *others: RingBatch) -> RingBatch:
-    """Apply `function(axis)` to every leaf of the ring, where `axis` is the slot axis."""
+    """Apply `function(axis)` to every leaf of a `RingBatch`, where `axis` is the slot axis, or where this axis is inserted."""
     alike = lambda name, axis: jax.tree.map(function(axis), *(getattr(x, name) for x in (batch, *others)))
     axes = {"rollout": 1, "final_obs": 1, "last_obs": 0, "last_first": 0}
     return RingBatch(**{name: alike(name, axis) for name, axis in axes.items()})
@@ -133,9 +133,9 @@ def recompute_outputs(
 ) -> tuple[Outputs, jax.Array]:
     """Recompute a network's outputs, and the next value of each step, on rollouts of the ring, `[T, B, ...]`.
 
-    A recurrent network is unrolled from the stored hidden state before each sequence of `length` steps, as in training. The
-    observation before a reset is evaluated with the hidden state after the truncated step. If there are several reward streams,
-    `episodic` has a flag for each: True if episodes end the return.
+    As in training, a recurrent network computes each sequence of `length` steps from the hidden state that is stored for its
+    first step. The observation before a reset is evaluated with the hidden state after the truncated step. If there are several
+    reward streams, `episodic` has a flag for each: True if episodes end the return.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)
     if not jax.tree.leaves(data.rollout.carry):

@@ -93,7 +93,10 @@ class DataParallel:
         return self._mapped(self.train, (PartitionSpec(),), specs)(typed_key(key))
 
     def place(self, state: TrainState) -> TrainState:
-        """Place a state on the mesh. Leading run axes are not sharded. Every process must pass the whole state."""
+        """Place a state on the mesh. Every process must pass the whole state.
+
+        A state of several runs has a leading axis for seeds, or for configs. This axis is not sharded.
+        """
         specs, lead = self.specs, [None] * state.key.ndim
         several = jax.tree.map(lambda spec: PartitionSpec(*lead, *spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
         specs = several.replace(clock=specs.clock)  # the update counter has no run axis
@@ -121,7 +124,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
     """Return each array's `PartitionSpec`: sharded on the axis that is shorter in `here` (one device) than in `whole`, if any.
 
     Raises:
-        ConfigError: an array of the actor has no environment axis.
+        ConfigError: an array of `TrainState.actor`, the environments' part of the state, has no environment axis.
     """
     key = jax.random.key(0)
     shapes, shapes_here = jax.eval_shape(whole.init, key), shapes_on(here.axis, here.init, key)
@@ -133,7 +136,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
     specs = jax.tree.map(spec, shapes, shapes_here)
     for path, found in jax.tree_util.tree_leaves_with_path(specs.actor):
         if found == PartitionSpec() and here.axis is not None and here.axis.size > 1:
-            hint = "this part of the actor has no environment axis, so it cannot be spread over devices"
+            hint = "this array of the environments' state has no environment axis, so it cannot be spread over devices"
             raise ConfigError([Problem("env", jax.tree_util.keystr(path), hint)])
     return specs
 

@@ -22,7 +22,7 @@ from purerl.studies import space
 from purerl.studies.steps import Step
 
 Arrays = dict[str, np.ndarray]  # the arrays of a state without its update counter, each with a run axis
-SCORED = 0.2  # score: mean return of this last part of a rung, or of the whole rung if no episode ended there
+SCORED = 0.2  # a score is the mean return of the last 20 % of a rung; if no episode ended in these, of the whole rung
 CHUNK_SECONDS = 2.0  # approximate duration of a chunk; a signal takes effect at the end of a chunk
 
 
