@@ -71,11 +71,11 @@ class Train:
         self.cfg, self.given, self.axis = cfg, given, axis
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
-        # Each function is traced once: shape queries and all compiled programs that contain the function share the trace.
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
         # Initial states of custom parts may be weakly typed, updated states not.
         init = lambda key: strong(algorithm.init(key), "state")
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
+        # `inline=True` lets shape queries and all compiled programs share one trace of each of these two functions.
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
     def init(self, key: jax.Array) -> TrainState:
@@ -233,7 +233,8 @@ class Train:
 
     def _compile_update(self) -> Any:
         if self.axis:
-            hint = "one share is not compiled alone; without axis_name, use purerl.data_parallel(train, mesh).plan.update_bytes"
+            hint = "the program of one device is not compiled alone; make the train without axis_name, and read "
+            hint += "purerl.data_parallel(train, mesh).plan.update_bytes"
             raise ConfigError([Problem("axis_name", self.axis.name, hint)])
         return jax.jit(self.update, donate_argnums=0).lower(jax.eval_shape(self.init, jax.random.key(0))).compile()
 
@@ -259,7 +260,7 @@ def _with_one_clock(update: Callable) -> Callable:
 
 
 def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:
-    """Return the plan of a phase that runs in the last of every `every` updates, but not in the first `start` updates."""
+    """Return the plan of a phase: it runs in every update whose number is a multiple of `every` and above `start`."""
     runs = max(0, num_updates // phase.every - phase.start // phase.every)
     left_over = num_updates - num_updates // phase.every * phase.every
     return PhasePlan(phase.name, runs, runs * phase.epochs * phase.minibatches, left_over)

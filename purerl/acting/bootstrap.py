@@ -3,8 +3,8 @@
 The bootstrap value of a step is the value of the next step's observation. After a time limit, the default is instead the value
 of the observation before the reset. At most C episodes of each environment are truncated in a rollout (see `most_truncations`).
 
-With this default, the loop over time stores all next observations, `[T, B, ...]`. It stores only the observations before resets,
-`[C, B, ...]`, if C < min(T, 5), the network is feed-forward, and nothing else needs `Transition.next_obs`.
+If C < min(T, 5), the network is feed-forward, and nothing else needs `Transition.next_obs`, then the loop over time stores only
+the observations before resets, `[C, B, ...]`. Otherwise, this default stores all next observations, `[T, B, ...]`.
 """
 
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ class Bootstrap(NamedTuple):
         count: C, the maximum number of truncated episodes of one environment.
         recurrent: True if a network with hidden state computes values; it does so in the loop over time.
         apart: True if the loop stores only the observations before resets, `[C, B, ...]`, instead of all next observations.
-        episodic: for each of K reward streams, True if episodes end its return; empty for a single stream.
+        episodic: a flag for each of K reward streams, True if the stream's return ends with the episode; () for a single stream.
     """
 
     network: Network
@@ -58,7 +58,17 @@ class Bootstrap(NamedTuple):
         return (no_final_obs(actor.obs, self.count), jnp.zeros_like(actor.episode_length)) if self.apart else ()
 
     def after_step(self, params: PyTree, kept: PyTree, carry: PyTree, after: TimeStep, value: Any) -> tuple[PyTree, Any]:
-        """Return `kept` after a step, and the values of observations before resets if the loop computes them, else `()`."""
+        """Return the updated buffer and counts of `begin`, and the values of observations before resets.
+
+        The values are `()` if the loop over time does not compute them.
+
+        Args:
+            params: parameters of the network.
+            kept: the result of `begin`, or of this method in the previous step.
+            carry: the hidden state after this step.
+            after: the output of the environments' step.
+            value: `[B(, K)]`, the value of the observation before this step.
+        """
         if self.recurrent and self.truncation == "final_obs":
             no = jnp.zeros_like(after.truncated)
             final_value = lambda: one_step(self.network, params, carry, after.next_obs, no)[0].value
@@ -108,8 +118,8 @@ def next_values(
         truncated: `[T, B]`.
         final_value: `[T, B(, K)]`, the bootstrap values of truncated steps; read where `truncated`.
         last_value: `[B(, K)]`, the value of the observation after the last step and any reset.
-        episodic: for each of K reward streams, True if episodes end its return; empty if all are True. A stream with
-          False has the value of the next step everywhere.
+        episodic: a flag for each of K reward streams, True if the stream's return ends with the episode; () if all are True. A
+          stream with False has the value of the next step everywhere.
     """
     truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
     truncated = truncated & np.array(episodic).reshape((1,) * (value.ndim - 1) + (-1,)) if episodic else truncated

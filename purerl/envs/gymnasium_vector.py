@@ -298,7 +298,7 @@ def _observation_part(space: spaces.Space) -> Any:
         ):
             dtype = np.dtype(np.float32)  # integers beyond the range of the dtype would wrap around
         if dtype == np.uint8 and len(space.shape) == 3 and not ((space.low == 0) & (space.high == 255)).all():
-            dtype = np.dtype(np.float32)  # such as planes of 0 and 1; images of uint8 are divided by 255
+            dtype = np.dtype(np.float32)  # keeps planes of 0 and 1; as uint8, they would be divided by 255
         return jax.ShapeDtypeStruct(space.shape, dtype)
     hint = "observations must be Box, Discrete, MultiBinary, 1-D or uniform MultiDiscrete, or a Dict or Tuple of these"
     raise ConfigError([Problem("env", space, hint)])

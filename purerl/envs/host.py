@@ -60,7 +60,7 @@ class Host:
         frame_seconds: duration of an image, in seconds.
         arguments: constructor arguments by name, to tell runs with other arguments apart; {} if unknown.
         warnings: probable mistakes, such as wrappers that change rewards.
-        masks: messages about action masks that are not read.
+        masks: a message about each action mask of the environments that nothing reads.
         info: names of the `info` entries of a step.
         finite: reset environments whose observation or reward is not finite.
         runs: number of runs side by side. The sets of the latest `SETS * runs` resets are open. A further reset reuses the oldest
@@ -213,7 +213,7 @@ def snapshot(ticket: Ticket) -> dict[str, Any]:
     with contextlib.suppress(EnvironmentFailed):
         if opened is not None and opened.steps % 2**32 == ticket.steps[0]:
             return opened.snapshot()
-    return {"missing": "they failed before this state was saved"}
+    return {"missing": "they failed, or were stepped or closed, before this state was saved"}
 
 
 def restore(ticket: Ticket, saved: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from purerl.networks.recurrences import linear_recurrence
 
 
 class Kernel(nn.Module):
-    """A weight matrix, as a parameter with its own name; `initialize` samples its values."""
+    """A weight matrix, as a parameter with its own name. `purerl.networks.initializers.initialize` replaces its zeros."""
 
     inputs: int
     size: int
@@ -37,7 +37,7 @@ class Kernel(nn.Module):
 
 
 class Gates(nn.Module):
-    """Several weight matrices side by side, `[inputs, len(names) * size]`. `initialize` samples each matrix separately."""
+    """Several weight matrices side by side, `[inputs, len(names) * size]`, each of which `initialize` samples separately."""
 
     names: tuple[str, ...]
     size: int
@@ -118,7 +118,7 @@ class LSTM(nn.Module):
 
 LRU_STEPS = 1000.0  # maximum number of steps over which a state of a newly initialised LRU decays
 GOLDEN_RATIO = 0.618034  # its multiples, modulo 1, are spread evenly between 0 and 1
-MIN_GRU_STEPS = 128.0  # approximate number of steps over which a newly initialised minimal GRU forgets
+MIN_GRU_STEPS = 128.0  # maximum number of steps over which a unit of a newly initialised minimal GRU forgets
 
 
 class MinGRU(nn.Module):
@@ -146,7 +146,7 @@ class MinGRU(nn.Module):
 
 
 class LRU(nn.Module):
-    """A linear recurrent unit (Orvieto et al. 2023, arXiv:2303.06349), whose states decay at fixed rates.
+    """A linear recurrent unit (Orvieto et al. 2023, arXiv:2303.06349), with learnt rates of decay.
 
         s' = lambda * s + sqrt(1 - |lambda|^2) * (x B),    lambda = exp(-exp(nu) + i exp(theta))
         y = gelu(Re(s') C_r + Im(s') C_i + x D + c)

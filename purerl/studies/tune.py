@@ -1,9 +1,10 @@
 """Tuning of hyperparameters, which Optuna proposes: trials train in batches, and bad trials stop early.
 
 A trial is a config with a few seeds. Its training is divided into rungs: each rung ends at twice the steps of the previous rung.
-The trials of a batch train side by side to the end of their rung, where the pruner stops some of them. The next batch consists of
-trials that wait for their next rung if these fill a batch, otherwise of new trials, and at last of the remaining waiting trials.
-Each batch size and each combination of static values, such as `num_steps`, is compiled once; a config's floats are arguments.
+The trials of a batch train side by side to the end of their rung. The pruner then stops some of them, and the others wait for
+their next rung. If the waiting trials fill a batch, they are the next batch; otherwise, new trials are. After the last new trial,
+the remaining trials train in smaller batches. Each batch size and each combination of static values, such as `num_steps`, is
+compiled once; a config's floats are arguments.
 
 The same call continues a killed study after the last complete batch. The interrupted batch is trained again, and counts once.
 """

@@ -205,7 +205,8 @@ class Store:
     def newest_like(self, wanted: dict[str, str]) -> Checkpoint | None:
         """Return the newest readable checkpoint if its arrays match `wanted`, a result of `describe`; otherwise None."""
         try:
-            there = self.updates()  # in all processes: Orbax counts the operations of each
+            there = self.updates()
+            # All processes must load, since Orbax compares the numbers of operations of the processes.
             saved = first_readable(there, self.load) if there else None
         except CheckpointError as error:
             warnings.warn(f"{error}; earlier best states are ignored", stacklevel=4)
