@@ -184,9 +184,9 @@ def _environment(
 ) -> Environment:
     """Return the environment of a config. `overrides` sets parameters, and each episode samples the parameters in `randomize`."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
-    finite = cfg.nonfinite == "reset"
+    finite, once = cfg.nonfinite == "reset", cfg.randomize_each == "environment"
     try:
-        made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite, randomize)
+        made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite, randomize, once)
     except ConfigError as error:
         fields = {name: "info" if name in cfg.info else "episode_info" for name in names}
         rename = lambda x: x._replace(field=fields.get(x.value, x.field)) if x.field == "info" else x

@@ -19,6 +19,7 @@ from purerl.config.rules import (
     GAUSSIAN,
     NAMES,
     PAIRS,
+    RANDOMIZED,
     SWITCH,
     above,
     at_least,
@@ -56,9 +57,9 @@ class OnPolicyConfig(Config, Batches):
           pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
         env_kwargs: Arguments of the environment's constructor, as pairs (name, value): `(("size", 12),)` for DeepSea-bsuite.
         env_params: New values of environment parameters: `{"max_steps_in_episode": 200}`. The values can be swept.
-        randomize: Distributions of environment parameters, single floats of gymnax or brax: `purerl.Uniform(low, high)` or
-          `purerl.Normal(mean, std)`. Each episode samples its parameters, in evaluations too; an evaluation's own `env_params`
-          take precedence. `info` can name the sampled parameters.
+        randomize: Distributions of single floats among the parameters of gymnax and brax: `purerl.Uniform(low, high)` or
+          `purerl.Normal(mean, std)`. An evaluation's own `env_params` take precedence. `info` can name the parameters.
+        randomize_each: Parameters are sampled for each `episode`, or once for each `environment`, in evaluations too.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the entry that the suite defines; for a custom environment, the entry named "action_mask", if there is one.
         frame_stack: Number of latest frames in an observation, stacked along the last axis; at first, copies of the first frame.
@@ -139,8 +140,7 @@ class OnPolicyConfig(Config, Batches):
         estimator: Estimator of advantages and value targets: `gae`, `n_step` or `td_lambda`.
         return_steps: Number of rewards in each return of `n_step`. 0 means all to the end of the episode or the rollout.
         vf_coef: Weight of the value loss (half the squared error).
-        value_clip: Error in the value loss: the larger of the clipped and the unclipped error (`max`), the clipped error
-          (`replace`), or the unclipped error (`none`).
+        value_clip: Error in the value loss: clipped (`replace`), unclipped (`none`), or the larger of these two errors (`max`).
         value_clip_eps: Range of the value clip, in the units of the network's values (standardised by `normalize_value`).
 
     Statistics:
@@ -197,6 +197,7 @@ class OnPolicyConfig(Config, Batches):
     env_kwargs: tuple = static((), PAIRS)
     env_params: dict = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
     randomize: dict[str, Uniform | Normal] = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
+    randomize_each: str = static("episode", one_of("episode", "environment"), RANDOMIZED)
 
     total_timesteps: float = count(500_000, up_to(2**62, at_least(1)))
     num_envs: int = static(4, at_least(1))

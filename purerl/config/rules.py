@@ -108,6 +108,7 @@ def is_above(name: str, bound: int) -> Need:
     return Need(f"{name} > {bound}", lambda cfg, space: getattr(cfg, name) > bound)
 
 
+RANDOMIZED = Need("randomize", lambda cfg, space: bool(cfg.randomize))
 BOX = Need("continuous actions (a Box)", lambda cfg, space: has_box(space))
 GAUSSIAN = Need(
     "continuous actions (a Box) of a Gaussian policy",

@@ -55,7 +55,7 @@ def change_step(step: Callable, reset: Callable, change: Callable[[Callable], Ca
     return change(step)
 
 
-def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree, slow_reset: bool) -> PyTree:
+def restart(reset: Callable, keys: PyTree, ended: jax.Array, running: PyTree, slow_reset: bool) -> PyTree:
     """Reset the environments whose episode ended; return the states and observations of all environments.
 
     If resets are fast, a CPU computes the resets of all environments, but only in steps in which an episode ended: up to 1.5
@@ -68,7 +68,7 @@ def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree,
 
     Args:
         reset: `(keys [n]) -> (env_state, obs)`.
-        keys: `[B]`.
+        keys: `[B]`; or a PyTree of keys and other inputs of `reset`.
         ended: `[B]` bool.
         running: `(env_state, obs)`, `[B, ...]`, before the reset.
         slow_reset: True if a reset takes as long as dozens of steps.
@@ -120,15 +120,16 @@ def _where(flags: jax.Array, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda x, y: jax.vmap(jnp.where)(flags, x, y), new, old)
 
 
-def _reset_in_lanes(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree, lanes: int) -> PyTree:
+def _reset_in_lanes(reset: Callable, keys: PyTree, ended: jax.Array, running: PyTree, lanes: int) -> PyTree:
     """Reset the environments whose episode ended, `lanes` at a time."""
     count, ended_first, number = ended.size, jnp.argsort(~ended), ended.sum(dtype=jnp.int32)
+    rows_of = lambda rows: jax.tree.map(lambda x: x[rows], keys)
 
     def trip(carry):
         begin, current = carry
         place = begin + jnp.arange(lanes, dtype=jnp.int32)
         rows = ended_first[jnp.minimum(place, count - 1)]
         to = jnp.where(place < number, rows, count)  # drop resets of environments whose episode goes on
-        return begin + lanes, jax.tree.map(lambda x, new: x.at[to].set(new, mode="drop"), current, reset(keys[rows]))
+        return begin + lanes, jax.tree.map(lambda x, new: x.at[to].set(new, mode="drop"), current, reset(rows_of(rows)))
 
     return jax.lax.while_loop(lambda carry: carry[0] < number, trip, (jnp.int32(0), running))[1]

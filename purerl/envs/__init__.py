@@ -26,6 +26,7 @@ def make_env(
     num_envs: int = 2,
     finite: bool = False,
     randomize: dict[str, Uniform | Normal] | None = None,
+    randomize_once: bool = False,
 ) -> Environment:
     """Return the environment of an id, or a given environment object, as a `purerl.Environment`.
 
@@ -41,6 +42,7 @@ def make_env(
         num_envs: number of environments with which a custom `Environment` is traced.
         finite: reset environments whose observation or reward is not finite.
         randomize: a dict from the name of a parameter to the distribution from which each reset samples it.
+        randomize_once: sample these parameters only in the first reset of each environment.
 
     Raises:
         ConfigError: the environment does not exist, or violates the protocol.
@@ -61,7 +63,7 @@ def make_env(
             raise ConfigError([Problem("env_params", params, hint)])
         params = made.params if params is None else params
         adapt = lambda overrides: made.adapt(overridden(params, overrides))
-        bare = with_randomized(adapt, params, env_params, randomize) if randomize else adapt(env_params)
+        bare = with_randomized(adapt, params, env_params, randomize, randomize_once) if randomize else adapt(env_params)
         bare = bare._replace(name=env_id) if env is None and "/" in env_id else bare
     if bare.host:  # a copy that shares no external environments
         if any(getattr(function, "__self__", None) is not bare.host for function in (bare.reset, bare.step)):

@@ -1,4 +1,4 @@
-"""Environments whose parameters are sampled from distributions at each reset."""
+"""Environments whose parameters are sampled from distributions, at each reset or once."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from purerl.config.randomization import Normal, Uniform
-from purerl.core.auto_reset import AutoReset
+from purerl.core.auto_reset import AutoReset, restart
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import named_key
@@ -24,7 +24,11 @@ class Randomized(NamedTuple):
 
 
 def with_randomized(
-    adapt: Callable[[dict[str, Any]], Environment], params: Any, overrides: dict[str, Any], randomize: dict[str, Uniform | Normal]
+    adapt: Callable[[dict[str, Any]], Environment],
+    params: Any,
+    overrides: dict[str, Any],
+    randomize: dict[str, Uniform | Normal],
+    once: bool = False,
 ) -> Environment:
     """Return environments that sample parameters from distributions at each reset, and add the parameters to `info`.
 
@@ -33,6 +37,8 @@ def with_randomized(
         params: the environment's parameter object.
         overrides: fixed values of parameters; they replace sampled values.
         randomize: the distribution of each randomized parameter.
+        once: sample only in the first reset of an environment; its later episodes have the same parameters. A reset by
+          `purerl.envs.finite_resets.with_finite` samples again.
 
     Raises:
         ConfigError: a name is not a float parameter of the environment, or the environment resets itself.
@@ -54,6 +60,9 @@ def with_randomized(
     def reset(key):
         drawn = {name: x.draw(named_key(key, f"randomize {name}")) for name, x in randomize.items()}
         drawn |= {name: jnp.float32(x) for name, x in overrides.items() if name in drawn}
+        return reset_with(key, drawn)
+
+    def reset_with(key, drawn):
         env_state, obs = only(adapt(overrides | drawn).reset(batch_of_one(key)))
         return Randomized(env_state, drawn), obs
 
@@ -62,9 +71,16 @@ def with_randomized(
         after = only(advance(*batch_of_one((key, state.env_state, action))))
         return after.replace(env_state=state._replace(env_state=after.env_state), info=after.info | state.params)
 
+    def step_and_keep(keys, state, action):
+        after, slow = jax.vmap(step)(keys[0], state, action), base.step.slow_reset
+        again, given = lambda given: jax.vmap(reset_with)(*given), (keys[1], state.params)
+        ended, running = after.terminated | after.truncated, (after.env_state, after.obs)
+        env_state, obs = restart(again, given, ended, running, slow)
+        return after.replace(env_state=env_state, obs=obs)
+
     return base._replace(
         reset=jax.vmap(reset),
-        step=AutoReset(jax.vmap(step), jax.vmap(reset), base.step.slow_reset),
+        step=step_and_keep if once else AutoReset(jax.vmap(step), jax.vmap(reset), base.step.slow_reset),
         info=(*base.info, *randomize),
         draw=base.draw and _draw_inner(base.draw),
     )

@@ -9,7 +9,14 @@ import numpy as np
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import is_int
 
-FIELDS = ("env", "env_kwargs", "env_params", "randomize", "num_levels")  # fields of a config that define the task
+FIELDS = (
+    "env",
+    "env_kwargs",
+    "env_params",
+    "randomize",
+    "randomize_each",
+    "num_levels",
+)  # fields of a config that define the task
 
 
 class Task(NamedTuple):
@@ -39,6 +46,7 @@ def task_of(record: dict[str, Any], config: int | None = None, evaluated: dict[s
     parts |= {f"env_params.{name}": x for name, x in sorted(params.items())}
     drawn = {name: x for name, x in values.get("randomize", {}).items() if name not in params}
     parts |= {f"randomize.{name}.{end}": _number(x, config) for name, ends in sorted(drawn.items()) for end, x in ends.items()}
+    parts |= {"randomize_each": "environment"} if drawn and values.get("randomize_each") == "environment" else {}
     parts |= {"num_levels": str(values["num_levels"])} if values.get("num_levels") else {}
     parts |= {"eval_max_steps": str(evaluated["max_steps"])} if evaluated.get("max_steps") else {}
     changed = ", ".join(f"{name} = {x}" for name, x in parts.items())

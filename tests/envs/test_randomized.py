@@ -1,16 +1,48 @@
 """Parameters that each episode draws: their distribution, the dynamics they set, and evaluations at fixed values."""
 
+import functools
+
 import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import purerl
 from purerl.envs import make_env
+from purerl.envs.randomized import with_randomized
 from tests.helpers.suites import installed
 
 KEY = jax.random.key(0)
+
+
+@struct.dataclass
+class Where:
+    at: float = 0.0
+
+
+def environments_made_at_the_parameter():
+    """Return `(slow_reset, parameters) -> environment` whose episodes begin at the parameter `at` and end after 1 to 4 steps."""
+
+    def made(slow_reset, overrides):
+        place = jnp.float32(overrides.get("at", 0.0))
+
+        class Stay:
+            action_space = purerl.Box(-np.ones(1, np.float32), np.ones(1, np.float32))
+
+            def reset(self, key):
+                state = jnp.stack([place, jax.random.uniform(key)])
+                return state, state
+
+            def step(self, key, state, action):
+                return state, state, jnp.float32(0), jax.random.uniform(key) < 0.4, False, {}
+
+        return purerl.wrap_env(Stay(), slow_reset=slow_reset)
+
+    return made
+
+
 SMALL = {"num_envs": 8, "num_steps": 64, "total_timesteps": 1024, "hidden": (8,)}
 PENDULUM = purerl.PPOConfig(**SMALL, env="Pendulum-v1", randomize={"g": purerl.Uniform(8, 12)}, info=("g",))
 
@@ -42,6 +74,37 @@ def test_each_episode_draws_its_parameter_once():
     assert 8 <= of_episodes.min() < 8.1
     assert 11.9 < of_episodes.max() < 12
     assert abs(of_episodes.mean() - 10) < 3 * np.sqrt(16 / 12 / len(of_episodes))
+
+
+def test_parameters_of_each_environment_are_drawn_once():
+    cfg = PENDULUM.replace(randomize_each="environment")
+    env = purerl.make_train(cfg).env
+    steps = jax.jit(lambda: steps_of(env, 450, 64))()
+    drawn = np.asarray(steps.info["g"])
+    assert (steps.truncated.sum(0) == 2).all()
+    np.testing.assert_array_equal(drawn, drawn[:1].repeat(450, 0))
+    assert len(np.unique(drawn[0])) == 64
+    assert drawn[0].max() - drawn[0].min() > 3.5
+    first, second = (np.asarray(steps.next_obs)[begin : begin + 199] for begin in (0, 200))
+    assert (first != second).any((0, 2)).all()  # the states of later episodes are new
+    result = jax.jit(jax.vmap(purerl.make_train(cfg)))(jax.random.split(KEY, 2))
+    assert np.isfinite(purerl.summarize(result.metrics)["info/g"]).all()
+
+
+def test_slow_resets_keep_the_parameters_of_an_environment():
+    """A fast and a slow reset have the same states, and each reset uses the parameters of its environment."""
+    made = environments_made_at_the_parameter()
+    draw = {"at": purerl.Uniform(0, 1)}
+    found = []
+    for slow in (False, True):
+        env = with_randomized(functools.partial(made, slow), Where(), {}, draw, once=True)
+        steps = jax.jit(lambda env=env: steps_of(env, 12, 20))()
+        np.testing.assert_array_equal(
+            steps.obs[..., 0], np.asarray(steps.info["at"])
+        )  # a reset puts the parameter into the state
+        found.append(steps)
+    assert found[0].terminated.sum() > 60
+    jax.tree.map(np.testing.assert_array_equal, *found)
 
 
 def test_normal_distribution_has_its_mean_and_standard_deviation():
