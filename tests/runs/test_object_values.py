@@ -99,6 +99,16 @@ def test_caches_names_and_parameters_are_no_values():
     assert object_values(Net(2, jnp.zeros(2))) == object_values(Net(2, jnp.ones(2)))
 
 
+def test_values_of_other_kinds_are_left_out():
+    env = Reach(2)
+    env.key, env.bits, env.names, env.file = jax.random.key(0), jnp.ones(3, jnp.bfloat16), {"a"}, open(__file__)
+    env.options = {"sizes": (1, (2, "x")), "found": {"deep": np.float32(3)}}
+    env.file.close()
+    found = object_values(env, arrays=True)
+    assert found.keys() == {"_goal", "grid", "options", *(name for name in found if name.startswith("file."))}
+    assert found["options"] == "found=deep=3, sizes=(1, (2, 'x'))"
+
+
 def test_cycles_end():
     env = Reach(2)
     env.itself, env.parts = env, [env]

@@ -15,7 +15,7 @@ from jax.core import Tracer
 INTERNAL = ("purerl", "jax", "jaxlib", "flax", "equinox")  # the variables of these packages are not a user's settings
 SET_BY_FLAX = ("name", "parent")
 ARGUMENTS = "arguments"
-DEEPEST = 12
+DEEPEST = 8
 
 
 def object_values(given: Any, arrays: bool = False) -> dict[str, str]:
@@ -61,8 +61,8 @@ def _text(x: Any, arrays: bool) -> str | None:
     if isinstance(x, int | float | np.generic):
         return number_text(x)
     if isinstance(x, np.ndarray | jax.Array):
-        readable = not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True) and x.dtype.kind in "biuf"
-        return number_text(x) if arrays and readable else None
+        here = not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
+        return number_text(x) if arrays and here and isinstance(x.dtype, np.dtype) and x.dtype.kind in "biuf" else None
     if isinstance(x, dict):
         x = {str(name): _text(part, arrays) for name, part in x.items()}
         return None if None in x.values() else ", ".join(f"{name}={x[name]}" for name in sorted(x))
