@@ -25,7 +25,7 @@ def test_aux_gradient_steps_are_bounded_for_many_environments():
     ]
     each = {n: steps(num_envs=n, total_timesteps=128 * n * 32).gradient_steps for n in (4, 64, 2048)}
     assert each == {4: 6 * 32 * 4, 64: 6 * 32 * 16, 2048: 6 * 32 * 16}  # 16 minibatches for each rollout of the phase
-    columns = lambda **sizes: purerl.make_train(purerl.PPGConfig(**sizes)).cfg.aux_columns
+    columns = lambda **sizes: purerl.make_train(purerl.PPGConfig(total_timesteps=2**20, **sizes)).cfg.aux_columns
     assert columns(num_envs=64, num_steps=256) == 4  # the authors' number at the paper's size
     assert columns(num_envs=50) == 2  # 3 does not divide 32 * 50
-    assert purerl.make_train(purerl.PPGConfig(num_envs=64, aux_columns=4)).cfg.aux_columns == 4
+    assert purerl.make_train(purerl.PPGConfig(num_envs=64, total_timesteps=2**20, aux_columns=4)).cfg.aux_columns == 4
