@@ -226,7 +226,7 @@ def test_other_algorithms_update_on_every_suite(env_id, name):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("pgx/minatar-breakout")
+@pytest.mark.each_landing("jumanji/Snake-v1")
 @pytest.mark.parametrize("env_id", [*ONE_EACH[3:], "jumanji/Maze-v0"])
 def test_suites_can_be_made_inside_a_trace(env_id):
     """Sweeps over configs make environments inside a trace, and so do evaluations with other levels."""

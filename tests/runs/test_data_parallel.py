@@ -217,6 +217,7 @@ def episodes_of(train, state, key, count, devices):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("2")
 @pytest.mark.parametrize("count", [2, 4])
 def test_devices_evaluate_different_episodes(count):
     """The episodes equal, one by one, the episodes of one device with the same keys."""
