@@ -55,6 +55,16 @@ def change_step(step: Callable, reset: Callable, change: Callable[[Callable], Ca
     return change(step)
 
 
+def after_step(change: Callable, inner: Callable = lambda env_state: env_state) -> Callable[[Callable], Callable]:
+    """Return a `change` of `change_step` that changes the output of a step.
+
+    Args:
+        change: `(env_state, action, output of the step) -> TimeStep`, where `env_state` is the changed environments' state.
+        inner: returns the state of the environments behind from the state of the changed environments.
+    """
+    return lambda step: lambda keys, env_state, action: change(env_state, action, step(keys, inner(env_state), action))
+
+
 def restart(reset: Callable, keys: PyTree, ended: jax.Array, running: PyTree, slow_reset: bool) -> PyTree:
     """Reset the environments whose episode ended; return the states and observations of all environments.
 

@@ -1,10 +1,8 @@
 """Resets of environments whose observation or reward is not finite."""
 
-from collections.abc import Callable
-
 import jax
 
-from purerl.core.auto_reset import AutoReset, change_step, restart
+from purerl.core.auto_reset import AutoReset, after_step, change_step, restart
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
@@ -36,30 +34,27 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
     def checked(env_state: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
         return (env_state, nonfinite_rows(obs, OBSERVATION)), finite_or_zero(obs)
 
-    def mark_nonfinite(step: Callable) -> Callable:
-        """Return a step that replaces nonfinite numbers by 0, and ends the episodes with such numbers."""
+    def mark_nonfinite(env_state: PyTree, _: jax.Array, after: TimeStep) -> TimeStep:
+        """Replace the nonfinite numbers of a step by 0, and end the episodes with such numbers."""
+        _, began = env_state
+        found = nonfinite_rows(after.next_obs, OBSERVATION)
+        found = {name: began[name] | rows for name, rows in found.items()} | nonfinite_rows(after.reward, REWARD)
+        bad, (env_state, obs) = any_of(found), checked(after.env_state, after.obs)
+        reward = jax.numpy.where(bad, jax.numpy.zeros_like(after.reward), after.reward)
+        signals = {"reward": reward, "terminated": after.terminated | bad, "truncated": after.truncated & ~bad}
+        after = after.replace(env_state=env_state, obs=obs, next_obs=finite_or_zero(after.next_obs), **signals)
+        return after.replace(nonfinite=found)
 
-        def run(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
-            env_state, began = env_state
-            after = step(keys, env_state, action)
-            found = nonfinite_rows(after.next_obs, OBSERVATION)
-            found = {name: began[name] | rows for name, rows in found.items()} | nonfinite_rows(after.reward, REWARD)
-            bad, (env_state, obs) = any_of(found), checked(after.env_state, after.obs)
-            reward = jax.numpy.where(bad, jax.numpy.zeros_like(after.reward), after.reward)
-            signals = {"reward": reward, "terminated": after.terminated | bad, "truncated": after.truncated & ~bad}
-            after = after.replace(env_state=env_state, obs=obs, next_obs=finite_or_zero(after.next_obs), **signals)
-            return after.replace(nonfinite=found)
-
-        return run
+    mark = after_step(mark_nonfinite, lambda env_state: env_state[0])
 
     def reset_rows(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
         """Step environments that reset themselves. Then reset the environments whose numbers are not finite."""
-        after = mark_nonfinite(env.step)(keys, env_state, action)
+        after = mark(env.step)(keys, env_state, action)
         env_state, obs = restart(reset, keys[1], any_of(after.nonfinite), (after.env_state, after.obs), slow_reset=False)
         return after.replace(env_state=env_state, obs=obs)
 
     draw, apart = env.draw, isinstance(env.step, AutoReset)
-    step = change_step(env.step, reset, mark_nonfinite) if apart else reset_rows
+    step = change_step(env.step, reset, mark) if apart else reset_rows
     of_inner = draw and (lambda env_states, *args: draw([inner for inner, _ in env_states], *args))
     return env._replace(reset=reset, step=step, draw=of_inner)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purerl.core.auto_reset import change_step
+from purerl.core.auto_reset import after_step, change_step
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Indices, is_index
@@ -60,20 +60,17 @@ def with_frames(env: Environment, count: int) -> Environment:
         frames = copies(obs)
         return Stacked(env_state, frames), joined(obs, frames)
 
-    def stack(step):
-        def run(keys, state, action):
-            after = step(keys, state.env_state, action)
-            done, following = after.terminated | after.truncated, newer(state.frames, after.next_obs)
-            frames = jax.tree.map(lambda first, x: jax.vmap(jnp.where)(done, first, x), copies(after.obs), following)
-            next_obs = joined(after.next_obs, following)
-            return after.replace(env_state=Stacked(after.env_state, frames), obs=joined(after.obs, frames), next_obs=next_obs)
-
-        return run
+    def stack(state, _, after):
+        done, following = after.terminated | after.truncated, newer(state.frames, after.next_obs)
+        frames = jax.tree.map(lambda first, x: jax.vmap(jnp.where)(done, first, x), copies(after.obs), following)
+        next_obs = joined(after.next_obs, following)
+        return after.replace(env_state=Stacked(after.env_state, frames), obs=joined(after.obs, frames), next_obs=next_obs)
 
     drawn = env.draw
     draw = drawn and (lambda states, *rest: drawn([state.env_state for state in states], *rest))
     spaces = joined(space, {name: _stacked_space(entries(space)[name], count) for name in names})
-    return env._replace(reset=reset, step=change_step(env.step, reset, stack), observation_space=spaces, draw=draw)
+    step = change_step(env.step, reset, after_step(stack, lambda state: state.env_state))
+    return env._replace(reset=reset, step=step, observation_space=spaces, draw=draw)
 
 
 def _can_stack(space: Any, at_least: int) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purerl.core.auto_reset import change_step
+from purerl.core.auto_reset import after_step, change_step
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
@@ -91,11 +91,5 @@ def with_info(env: Environment, names: tuple[str, ...]) -> Environment:
     """
     check_names(names, env.info)
 
-    def keep_info(step):
-        def run(keys, env_state, action):
-            after = step(keys, env_state, action)
-            return after.replace(info={name: after.info[name].astype(jnp.float32) for name in names})
-
-        return run
-
-    return env._replace(step=change_step(env.step, env.reset, keep_info), info=names)
+    keep_info = lambda _, __, after: after.replace(info={name: after.info[name].astype(jnp.float32) for name in names})
+    return env._replace(step=change_step(env.step, env.reset, after_step(keep_info)), info=names)

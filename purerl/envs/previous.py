@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from purerl.core.auto_reset import change_step
+from purerl.core.auto_reset import after_step, change_step
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Discrete, Mixed, MultiDiscrete, Space, is_index, parts_of, values_of
@@ -44,17 +44,13 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         env_state, obs = env.reset(keys)
         return env_state, shown(obs, **nothing(keys.shape[0]))
 
-    def show_previous(step):
-        def run(keys, env_state, action):
-            after = step(keys, env_state, action)
-            done = after.terminated | after.truncated
-            previous = {"action": _entries(env.action_space, action), "reward": after.reward}
-            fresh = jax.tree.map(lambda new, x: jax.vmap(jnp.where)(done, new, x), nothing(done.shape[0]), previous)
-            return after.replace(obs=shown(after.obs, **fresh), next_obs=shown(after.next_obs, **previous))
+    def show_previous(_, action, after):
+        done = after.terminated | after.truncated
+        previous = {"action": _entries(env.action_space, action), "reward": after.reward}
+        fresh = jax.tree.map(lambda new, x: jax.vmap(jnp.where)(done, new, x), nothing(done.shape[0]), previous)
+        return after.replace(obs=shown(after.obs, **fresh), next_obs=shown(after.next_obs, **previous))
 
-        return run
-
-    step, space = change_step(env.step, reset, show_previous), shown(env.observation_space, **spaces)
+    step, space = change_step(env.step, reset, after_step(show_previous)), shown(env.observation_space, **spaces)
     return env._replace(reset=reset, step=step, observation_space=space)
 
 
