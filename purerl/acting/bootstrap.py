@@ -15,6 +15,7 @@ import numpy as np
 
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.platform import where_any
+from purerl.core.streams import EPISODIC
 from purerl.core.types import Actor, Network, Outputs, PyTree
 
 CHUNK = 2**22  # maximum number of observation scalars in one call of the network, unless a single time step has more
@@ -43,7 +44,6 @@ class Bootstrap(NamedTuple):
         count: C, the maximum number of truncated episodes of one environment.
         recurrent: True if a network with hidden state computes values; it does so in the loop over time.
         apart: True if the loop stores only the observations before resets, `[C, B, ...]`, instead of all next observations.
-        episodic: a flag for each of K reward streams, True if the stream's return ends with the episode; () for a single stream.
     """
 
     network: Network
@@ -51,7 +51,6 @@ class Bootstrap(NamedTuple):
     count: int
     recurrent: bool
     apart: bool
-    episodic: tuple[bool, ...]
 
     def begin(self, actor: Actor) -> PyTree:
         """Return an empty buffer of observations before resets, and truncation counts `[B]`, if `apart`; else `()`."""
@@ -99,7 +98,7 @@ class Bootstrap(NamedTuple):
             final_value, last_value = edge_values(self.network, params, final_obs, last.obs, last.first)
             final_value = at_truncations(final_value, flags.truncated)
         truncated = jnp.zeros_like(flags.truncated) if self.truncation == "ignore" else flags.truncated
-        return next_values(value, truncated, final_value, last_value, self.episodic)
+        return next_values(value, truncated, final_value, last_value)
 
 
 def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first: jax.Array) -> tuple[Outputs, PyTree]:
@@ -108,21 +107,19 @@ def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first
     return jax.tree.map(lambda x: x[0], outputs), carry
 
 
-def next_values(
-    value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array, episodic: tuple[bool, ...] = ()
-) -> jax.Array:
+def next_values(value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array) -> jax.Array:
     """Return `Transition.next_value`: the `value` of the next step, or `final_value` where `truncated`.
+
+    A reward stream whose return does not end with the episode (`EPISODIC`) has the value of the next step everywhere.
 
     Args:
         value: `[T, B(, K)]`, the value of the observation of each step.
         truncated: `[T, B]`.
         final_value: `[T, B(, K)]`, the bootstrap values of truncated steps; read where `truncated`.
         last_value: `[B(, K)]`, the value of the observation after the last step and any reset.
-        episodic: a flag for each of K reward streams, True if the stream's return ends with the episode; () if all are True. A
-          stream with False has the value of the next step everywhere.
     """
-    truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
-    truncated = truncated & np.array(episodic).reshape((1,) * (value.ndim - 1) + (-1,)) if episodic else truncated
+    if value.ndim > truncated.ndim:
+        truncated = truncated[..., None] & np.array(EPISODIC).reshape((1,) * truncated.ndim + (-1,))
     return jnp.where(truncated, final_value, jnp.concatenate([value[1:], last_value[None]]))
 
 

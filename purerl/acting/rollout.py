@@ -18,7 +18,6 @@ from purerl.core.keys import Clock, named_key, split_keys
 from purerl.core.masks import mask_metrics
 from purerl.core.platform import by_platform, pack, unpack
 from purerl.core.reductions import local_batch, local_key, num_devices
-from purerl.core.streams import EPISODIC
 from purerl.core.types import Actor, Network, PyTree, Rollout, TrainState, Transition
 
 
@@ -70,7 +69,6 @@ def collect_rollout(
     key = local_key(state.key, "rollout", state.clock)
     defaults = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation}
     defaults |= {"info": cfg.info, "episode_info": cfg.episode_info, "keep_next_obs": cfg.keeps_next_obs}
-    defaults |= {"episodic": EPISODIC} if cfg.streams > 1 else {}
     defaults |= {"reset_pool": local_pool(cfg)}
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
     metrics |= mask_metrics(rollout.steps.obs[cfg.action_mask], env.action_space) if cfg.action_mask else {}
@@ -88,7 +86,6 @@ def collect(
     length: int | None = None,
     valued: bool = True,
     keep_next_obs: bool = False,
-    episodic: tuple[bool, ...] = (),
     info: tuple[str, ...] = (),
     episode_info: tuple[str, ...] = (),
     reset_pool: int = 0,
@@ -117,7 +114,6 @@ def collect(
         length: steps of a training sequence, a divisor of T; None for T.
         valued: if False, leave out `value` and `next_value`, for callers that compute them later.
         keep_next_obs: if True, the rollout stores `next_obs`.
-        episodic: for each of several reward streams, True if episodes end its return; empty for a single stream.
         info: entries of the environment's info to average over all steps.
         episode_info: entries of the environment's info to average over the last steps of episodes, vectors elementwise.
         reset_pool: number of first states for the episodes that begin in the rollout, if resets are slow; 0 means B.
@@ -132,7 +128,7 @@ def collect(
     pool_key = named_key(key, "first states") if pooled else key
     draws, count = random_draws(policy, key, T, B, 1 if pooled else 2), most_truncations(env, T)
     apart = truncation == "final_obs" and valued and not (recurrent or keep_next_obs) and count < min(T, 5)
-    bootstrap = Bootstrap(network, truncation, count, recurrent and valued, apart, episodic)
+    bootstrap = Bootstrap(network, truncation, count, recurrent and valued, apart)
 
     def step(params, pool, state, draw):
         (actor, kept, resets), (noise, keys) = state, draw

@@ -51,24 +51,13 @@ from purerl.core.environment import Environment
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import num_devices, pmax, quantile, total
-from purerl.core.streams import EPISODIC, extrinsic
+from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Network, PyTree, Rollout, Scalar, TrainState, Transition
-from purerl.learning import losses
+from purerl.learning import losses, replay
 from purerl.learning.advantages import advantage_estimator, estimate, vtrace
 from purerl.learning.custom import accepted
 from purerl.learning.learner import Components, Learner, Metrics
 from purerl.learning.phases import run_phases
-from purerl.learning.replay import (
-    RingBatch,
-    empty_ring,
-    recompute_outputs,
-    recompute_policy,
-    ring_batch,
-    ring_drop_newest,
-    ring_push,
-    ring_select,
-    ring_take,
-)
 from purerl.learning.update import Algorithm, finish_update, make_batch, reads_old_policy
 
 
@@ -78,7 +67,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
     length = cfg.training_length if network.is_recurrent else cfg.num_steps
     count = most_truncations(env, cfg.num_steps)
 
-    def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, RingBatch, Metrics]:
+    def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, replay.RingBatch, Metrics]:
         """Collect a rollout with a published snapshot; return the state, the rollout, the rollout as a `RingBatch`, and metrics.
 
         With intrinsic rewards, the `RingBatch` includes all next observations.
@@ -89,23 +78,23 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
-        record = ring_batch(rollout, state.actor, count, keep_next_obs=cfg.streams > 1)
+        record = replay.ring_batch(rollout, state.actor, count, keep_next_obs=cfg.streams > 1)
         return state, rollout, record, rollout_metrics | reward_metrics
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
         record = jax.eval_shape(lambda state: act(state, snapshot_of(state))[2], state)
-        return restart(state.replace(extra=state.extra | {"ring": empty_ring(record, cfg.replay)}))
+        return restart(state.replace(extra=state.extra | {"ring": replay.empty_ring(record, cfg.replay)}))
 
     def update(state: TrainState) -> tuple[TrainState, Metrics]:
         # Collect with older parameters, and store the rollout.
         published, snapshot, behind = publish(cfg, state)
         state, newest, record, metrics = act(state, snapshot)
-        ring = ring_push(state.extra["ring"], state.clock, record, behind)
+        ring = replay.ring_push(state.extra["ring"], state.clock, record, behind)
         # Take rollouts from the ring.
         learns, key = ~(state.clock < cfg.skipped_updates), named_key(state.key, "replay", state.clock)
-        ring, places = ring_select(ring, cfg.max_uses or cfg.replay, cfg.replay_order, key, learns)
-        taken = ring_take(ring, places)
+        ring, places = replay.ring_select(ring, cfg.max_uses or cfg.replay, cfg.replay_order, key, learns)
+        taken = replay.ring_take(ring, places)
         taken = taken.replace(rollout=taken.rollout.replace(steps=parts.rewards.prepare(state, taken.rollout.steps)))
         # Estimate advantages and value targets, corrected for staleness.
         if cfg.correction == "none":
@@ -135,7 +124,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, PyTree]:
         """Drop the rollout of an update that `nonfinite="freeze"` undoes; publish the snapshot, and age the other rollouts."""
-        ring = ring_drop_newest(after.extra["ring"], state.clock, state.extra["ring"])
+        ring = replay.ring_drop_newest(after.extra["ring"], state.clock, state.extra["ring"])
         return {**state.extra, "published": after.extra["published"], "ring": ring}
 
     return Algorithm(init, update, base.phases, restart, skipped)
@@ -181,7 +170,7 @@ def correct(
     cfg: APPOConfig,
     network: Network,
     state: TrainState,
-    batch: RingBatch,
+    batch: replay.RingBatch,
     length: int,
     advantage: Callable = estimate,
 ) -> tuple[Transition, Advantages, Metrics]:
@@ -199,8 +188,8 @@ def correct(
         advantage: a custom estimator, or `estimate` for V-trace. An estimator with the parameter `log_ratio` receives the
           log-ratio of the target to the behaviour policy, `[T, B]`.
     """
-    outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())
-    target = recompute_policy(network, state.extra["target"], batch, length)
+    outputs, next_value = replay.recompute_outputs(network, state.params, batch, length)
+    target = replay.recompute_policy(network, state.extra["target"], batch, length)
     steps = batch.rollout.steps.replace(value=outputs.value, next_value=next_value)
     behaviour_log_prob, target_log_prob = steps.log_prob, target.log_prob(steps.action)
     log_ratio = target_log_prob - behaviour_log_prob

@@ -128,21 +128,18 @@ def _joined(tree: PyTree, shape: tuple[int, ...]) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, B, *x.shape[2:]).swapaxes(0, 1).reshape(T, B, *x.shape[2:]), tree)
 
 
-def recompute_outputs(
-    network: Network, params: PyTree, data: RingBatch, length: int, episodic: tuple[bool, ...] = ()
-) -> tuple[Outputs, jax.Array]:
+def recompute_outputs(network: Network, params: PyTree, data: RingBatch, length: int) -> tuple[Outputs, jax.Array]:
     """Recompute a network's outputs, and the next value of each step, on rollouts of the ring, `[T, B, ...]`.
 
     As in training, a recurrent network computes each sequence of `length` steps from the hidden state that is stored for its
-    first step. The observation before a reset is evaluated with the hidden state after the truncated step. If there are several
-    reward streams, `episodic` has a flag for each: True if episodes end the return.
+    first step. The observation before a reset is evaluated with the hidden state after the truncated step.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)
     if not jax.tree.leaves(data.rollout.carry):
         outputs, _ = network.apply(params, (), steps.obs, steps.first)
         final_value, last_value = edge_values(network, params, data.final_obs, data.last_obs, data.last_first)
         final_value = at_truncations(final_value, steps.truncated)
-        return outputs, next_values(outputs.value, steps.truncated, final_value, last_value, episodic)
+        return outputs, next_values(outputs.value, steps.truncated, final_value, last_value)
 
     def step(carry, row):
         row, kept, column = row
@@ -159,4 +156,4 @@ def recompute_outputs(
     outputs, final_value = _joined(recomputed, steps.first.shape)
     carry = jax.tree.map(lambda x: x[-data.last_first.size :], carry)
     last_value = forward(params, carry, data.last_obs, data.last_first)[0].value
-    return outputs, next_values(outputs.value, steps.truncated, final_value, last_value, episodic)
+    return outputs, next_values(outputs.value, steps.truncated, final_value, last_value)

@@ -13,7 +13,6 @@ from purerl.acting.rollout import collect
 from purerl.algorithms.rnd import predictor_loss, rnd
 from purerl.config.value_checks import problems
 from purerl.core.keys import clock_at
-from purerl.core.streams import EPISODIC
 from tests.helpers.configs import NORMALISED, RICH
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.leaks import checking_leaks
@@ -61,7 +60,7 @@ def test_each_reward_stream_bootstraps_from_its_own_next_observation():
     """The extrinsic stream bootstraps from the observation before a reset, the intrinsic one from that after the reset."""
     train = made()
     state = train.init(KEY)
-    options = {"keep_next_obs": True, "episodic": EPISODIC}
+    options = {"keep_next_obs": True}
     run = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 64, **options))
     actor, rollout, _ = run(state)
     steps, value = rollout.steps, lambda obs: train.network.apply(state.params, (), obs, jnp.zeros((1, 4), bool))[0].value[0]
@@ -105,7 +104,7 @@ def test_predictor_observations_are_standardised_and_clipped():
     train = made()
     intrinsic = rnd(train.cfg, train.env, train.network)
     state = train.init(KEY)
-    options = {"keep_next_obs": True, "episodic": EPISODIC}
+    options = {"keep_next_obs": True}
     _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 16, **options))(state)
     training = jax.jit(lambda by: intrinsic.training(state.extra["intrinsic"], steps.replace(next_obs=by * steps.next_obs), KEY))
     steps = rollout.steps
