@@ -148,7 +148,7 @@ def _described(place: str, x: Any) -> Any:
 
 
 def _mutable_parts(x: Any) -> Iterator[Any]:
-    """Yield the mutable containers in a value, and the memory of its arrays: the array that owns what a view shows."""
+    """Yield the mutable containers and the arrays in a value. For a view of an array, yield the array that it shows."""
     if isinstance(x, np.ndarray):
         while isinstance(x.base, np.ndarray):
             x = x.base

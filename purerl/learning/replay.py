@@ -107,7 +107,7 @@ def ring_take(ring: Ring, places: jax.Array) -> RingBatch:
 
 
 def _by_place(function: Any, batch: RingBatch, *others: RingBatch) -> RingBatch:
-    """Apply `function(axis)` to every leaf of a `RingBatch`, where `axis` is the slot axis, or where this axis is inserted."""
+    """Apply `function(axis)` to every leaf of a `RingBatch`. `axis` is the position of the slot axis in a ring of rollouts."""
     alike = lambda name, axis: jax.tree.map(function(axis), *(getattr(x, name) for x in (batch, *others)))
     axes = {"rollout": 1, "final_obs": 1, "last_obs": 0, "last_first": 0}
     return RingBatch(**{name: alike(name, axis) for name, axis in axes.items()})
