@@ -182,7 +182,7 @@ def make_train(
 def _environment(
     cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any], randomize: dict[str, Uniform | Normal]
 ) -> Environment:
-    """Return the environment of a config. `overrides` sets parameters, and each episode samples the parameters in `randomize`."""
+    """Return the environment of a config. `overrides` sets parameters; those in `randomize` are sampled."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
     finite, once = cfg.nonfinite == "reset", cfg.randomize_each == "environment"
     try:

@@ -107,7 +107,8 @@ def collect(
         truncation: the bootstrap value of a truncated step (`tests/acting/test_bootstrap.py` tests each option):
 
             final_obs    the value of the observation before the reset: correct, since the episode could have gone on
-            current_obs  the value of the step's own observation (rsl_rl, skrl 1.4): one step too early; overrides `terminated`
+            current_obs  the value of the step's own observation (rsl_rl, skrl 1.4): one step too early; if a step
+                         is both terminated and truncated, this option treats it as truncated
             zero         0, as if the state were terminal (cleanrl, rlib): values learn the time limit, not the task
             ignore       no end: bootstrap and trace go on into the next episode (skrl 2.0)
 
