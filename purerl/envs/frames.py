@@ -31,7 +31,8 @@ def with_frames(env: Environment, count: int) -> Environment:
 
     `[height, width, channels]` becomes `[height, width, count * channels]`, and `[height, width]` becomes
     `[height, width, count]`. An episode begins with copies of its first frame. In a dict, entries with at least two axes are
-    stacked; a single array needs one axis. Categorical arrays are stacked only if they have a size for each channel.
+    stacked; a single array needs one axis. Categorical arrays are stacked only if each channel has its own number of
+    categories (`Indices.sizes`).
 
     Args:
         env: environments that are pure functions.
@@ -76,7 +77,8 @@ def with_frames(env: Environment, count: int) -> Environment:
 def _can_stack(space: Any, at_least: int) -> bool:
     """Return True for a space with at least `at_least` axes, of numbers or of categories with a size for each channel.
 
-    Two axes of categories cannot be stacked, since their sizes belong to the last axis, and the frames get a new last axis.
+    A categorical array with exactly two axes cannot be stacked: its numbers of categories belong to its last axis, and a stack of
+    such arrays has a new last axis.
     """
     if not hasattr(space, "shape"):
         return False
