@@ -110,7 +110,7 @@ def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first
 def next_values(value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array) -> jax.Array:
     """Return `Transition.next_value`: the `value` of the next step, or `final_value` where `truncated`.
 
-    The intrinsic return does not end with the episode. The intrinsic stream therefore has the `value` of the next step everywhere.
+    The intrinsic return does not end with the episode, so the intrinsic stream has the `value` of the next step everywhere.
 
     Args:
         value: `[T, B(, K)]`, the value of the observation of each step.
