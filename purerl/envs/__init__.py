@@ -62,6 +62,9 @@ def make_env(
             hint = f"must be {kind} for {env_id}; set single values with PPOConfig(env_params=...)"
             raise ConfigError([Problem("env_params", params, hint)])
         params = made.params if params is None else params
+        if finite and randomize_once:
+            hint = "needs nonfinite='ignore' or 'freeze', since a reset by nonfinite='reset' would sample the parameters again"
+            raise ConfigError([Problem("randomize_each", "environment", hint)])
         adapt = lambda overrides: made.adapt(overridden(params, overrides))
         bare = with_randomized(adapt, params, env_params, randomize, randomize_once) if randomize else adapt(env_params)
         bare = bare._replace(name=env_id) if env is None and "/" in env_id else bare

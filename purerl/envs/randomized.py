@@ -37,8 +37,7 @@ def with_randomized(
         params: the environment's parameter object.
         overrides: fixed values of parameters; they replace sampled values.
         randomize: the distribution of each randomized parameter.
-        once: sample only in the first reset of an environment; its later episodes have the same parameters. A reset by
-          `purerl.envs.finite_resets.with_finite` samples again.
+        once: sample only in the first reset of an environment; its later episodes have the same parameters.
 
     Raises:
         ConfigError: a name is not a float parameter of the environment, or the environment resets itself.

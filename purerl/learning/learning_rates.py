@@ -24,7 +24,7 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None) -> Rate:
     """
     learning = lambda clock: clock - cfg.skipped_updates if cfg.skipped_updates else clock
     if schedule is not None:
-        return lambda clock, step, steps: jnp.float32(schedule(gradient_steps(learning(clock), steps, step)))
+        return lambda clock, step, steps: jnp.float32(schedule(gradient_steps(learning(clock), max(1, steps), step)))
     if cfg.lr_schedule != "polynomial":
         return lambda clock, step, steps: learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule)
 

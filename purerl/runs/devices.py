@@ -85,8 +85,19 @@ def over_rows(
 
 def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
     """Return a function that computes `jax.vmap(function)` by a loop over the rows."""
-    mapped = jax.vmap(jax.custom_batching.sequential_vmap(function), in_axes)
-    return lambda *args: _by_axis(out_axes, mapped(*args), lambda x: x, lambda x: x[0])
+
+    def mapped(*args):
+        leaves, structure = jax.tree.flatten(args)
+        axes = jax.tree.leaves(_by_axis(in_axes, args, lambda x: True, lambda x: False))
+
+        def one(row):
+            row = iter(row)
+            return function(*structure.unflatten([next(row) if batched else x for x, batched in zip(leaves, axes, strict=True)]))
+
+        results = jax.lax.map(one, [x for x, batched in zip(leaves, axes, strict=True) if batched])
+        return _by_axis(out_axes, results, lambda x: x, lambda x: x[0])
+
+    return mapped
 
 
 def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda x: x) -> Any:

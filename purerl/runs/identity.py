@@ -11,6 +11,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
 from purerl.pure import Train
 from purerl.runs.run_batch import settled
+from purerl.runs.storage.object_values import numbers_of, other_numbers
 from purerl.runs.storage.objects import describe_objects, object_differences, versions
 
 WARM = ("['state'].params", "['state'].statistics")  # the leaves that a warm start takes from another run
@@ -35,6 +36,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         "devices_per_run": 1,
         **more,
         "objects": describe_objects(train.given | own_class(type(cfg)), train.env),
+        "numbers": numbers_of(train.given, train.env),
         "action_unit": train.action_unit,
         "x64": bool(jax.config.values["jax_enable_x64"]),
         "versions": versions(),
@@ -86,6 +88,8 @@ def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type
     if then.total_timesteps != now.total_timesteps and schedules:
         text = f"was {then.total_timesteps:,}; the schedules that depend on it ({', '.join(schedules)}) jump at this update"
         found.append(f"total_timesteps = {now.total_timesteps:,}: {text}")
+    if others := other_numbers(saved.get("numbers", {}), current["numbers"]):
+        found.append(f"objects have other numbers than when the run was saved: {'; '.join(others)}")
     layout = lambda record: {"runs per device": record["share"], "devices per run": record.get("devices_per_run", 1)}
     saved, current = ({**record["versions"], **layout(record)} for record in (saved, current))
     changed = [f"{name} {saved.get(name)} before, {current[name]} now" for name in current if saved.get(name) != current[name]]

@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -71,6 +72,7 @@ def compare(
     names, read = names_of(one.task for _, one, _ in found), {}
     for name, one, directory in found:
         _add(read, name, names[one.task], one, directory)
+    _warn_of_other_numbers([one for _, one, _ in found])
     tasks = sorted(set(names.values()))
     missing = [(name, [task for task in tasks if task not in of_tasks]) for name, of_tasks in read.items()]
     hint = "has no run of {}, unlike other entries; all entries need the same environments and environment parameters"
@@ -78,6 +80,18 @@ def compare(
     read = {name: {task: of_tasks[task] for task in tasks} for name, of_tasks in read.items()}
     comparison = Comparison(read, None if reference is None else _reference_of(reference, tasks), "")
     return dataclasses.replace(comparison, protocol=_protocol(comparison, score, episodes))
+
+
+def _warn_of_other_numbers(scored: list[Scored]) -> None:
+    """Warn if runs of one task had environments with other numbers, which are perhaps other tasks."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for one in scored:
+        for path, number in one.numbers.items():
+            if path.startswith("env."):
+                found.setdefault((one.task.name, path), set()).add(number)
+    for (task, path), numbers in found.items():
+        if len(numbers) > 1:
+            warnings.warn(f"runs of {task} differ in {path}: {', '.join(sorted(numbers))}; is it one task?", stacklevel=4)
 
 
 def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored, directory: pathlib.Path) -> None:

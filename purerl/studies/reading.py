@@ -43,6 +43,7 @@ class Scored(NamedTuple):
         settings: the algorithm and the hyperparameters of the directory, as JSON.
         evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
           environment differed from that of training; None for scores of training.
+        numbers: the numbers in the objects that the user passed, by path.
     """
 
     label: str
@@ -54,6 +55,7 @@ class Scored(NamedTuple):
     curve: np.ndarray
     settings: str
     evaluated: dict[str, Any] | None
+    numbers: dict[str, str] = {}
 
 
 @read_errors()
@@ -172,7 +174,8 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             task, seeds = task_of(record, config, evaluated), tuple(pairs[i][1] for i in places)
             algorithm, config = record["algorithm"], {k: x for k, x in record["config"].items() if k not in RECORDING}
             settings = json.dumps([algorithm, config], sort_keys=True)
-            found.append(Scored(label, algorithm, task, seeds, scores[places], steps, values[places], settings, evaluated))
+            rows, numbers = (scores[places], steps, values[places]), record.get("numbers", {})
+            found.append(Scored(label, algorithm, task, seeds, *rows, settings, evaluated, numbers))
     return found
 
 

@@ -9,14 +9,8 @@ import numpy as np
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import is_int
 
-FIELDS = (
-    "env",
-    "env_kwargs",
-    "env_params",
-    "randomize",
-    "randomize_each",
-    "num_levels",
-)  # fields of a config that define the task
+# Fields of a config that define the task.
+FIELDS = ("env", "env_kwargs", "env_params", "randomize", "randomize_each", "num_levels")
 
 
 class Task(NamedTuple):

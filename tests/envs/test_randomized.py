@@ -91,6 +91,11 @@ def test_parameters_of_each_environment_are_drawn_once():
     assert np.isfinite(purerl.summarize(result.metrics)["info/g"]).all()
 
 
+def test_resets_that_would_sample_again_are_refused():
+    with pytest.raises(purerl.ConfigError, match="randomize_each = 'environment': needs nonfinite='ignore' or 'freeze'"):
+        purerl.make_train(PENDULUM.replace(randomize_each="environment", nonfinite="reset"))
+
+
 def test_slow_resets_keep_the_parameters_of_an_environment():
     """A fast and a slow reset have the same states, and each reset uses the parameters of its environment."""
     made = environments_made_at_the_parameter()

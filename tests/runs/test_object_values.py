@@ -1,6 +1,7 @@
-"""Numbers and texts in the objects that a user passed."""
+"""Numbers in the objects that a user passed."""
 
 import functools
+import logging
 import threading
 
 import equinox
@@ -13,8 +14,7 @@ import pytest
 from flax import linen as nn
 
 import purerl
-from purerl.runs.storage.object_values import object_values
-from purerl.runs.storage.objects import describe_objects, object_differences
+from purerl.runs.storage.object_values import numbers_of, object_values, other_numbers
 from tests.helpers.tiny import CFG
 
 SCALE = 3.0
@@ -26,8 +26,9 @@ class Reach:
     action_space = purerl.Discrete(2)
     max_steps = 5
 
-    def __init__(self, goal, grid=4):
-        self._goal, self.grid = goal, np.arange(float(grid))
+    def __init__(self, goal, **attributes):
+        self._goal = goal
+        vars(self).update(attributes)
 
     @functools.cached_property
     def cached(self):
@@ -49,6 +50,12 @@ class Net(equinox.Module):
     weight: jax.Array
 
 
+class Attributes(dict):
+    """A dict whose entries are attributes, too, as in many config libraries."""
+
+    __getattr__ = dict.__getitem__
+
+
 def scaled(reward, _, by=1.0):
     return reward * SCALE * by
 
@@ -59,13 +66,15 @@ def twice(make):
 
 CASES = {
     "attributes": (lambda x: Reach(x), "_goal"),
-    "arrays": (lambda x: Reach(2, grid=x), "grid"),
+    "inner objects": (lambda x: Reach(2, inner=Reach(x)), "inner._goal"),
     "environments": (lambda x: purerl.wrap_env(Reach(x)), "_goal"),
     "transformed": (lambda x: purerl.wrap_env(Reach(x))._replace(name="reach"), "_goal"),
-    "keywords": (lambda x: functools.partial(scaled, by=x), "arguments"),
-    "no keywords": (lambda x: functools.partial(scaled, by=x) if x > 2 else scaled, "arguments"),
-    "classes": (lambda x: functools.partial(Reach, x) if x > 2 else Reach, "arguments"),
+    "keywords": (lambda x: functools.partial(scaled, by=x), "by"),
+    "arguments": (lambda x: functools.partial(Reach, x), "0"),
     "closures": (lambda x: lambda reward, _: reward * x, "x"),
+    "arrays of one number": (lambda x: (lambda by: lambda reward, _: reward * by)(jnp.float32(x)), "by"),
+    "dicts": (lambda x: (lambda cfg: lambda reward, _: cfg.f(reward) * cfg.by)(Attributes(f=jnp.tanh, by=x)), "cfg.by"),
+    "tuples": (lambda x: Reach(2, sizes=(1, x)), "sizes"),
     "defaults": (lambda x: lambda reward, _, by=x: reward * by, "defaults"),
     "jitted": (lambda x: jax.jit(lambda reward, _: reward * x), "x"),
     "decorated": (lambda x: twice(lambda: x), "make.x"),
@@ -78,60 +87,59 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_objects_with_other_numbers_have_other_values(name):
+def test_objects_with_other_numbers_differ(name):
     make, path = CASES[name]
-    first, again, other = (object_values(make(x), arrays=True) for x in (2, 2, 9))
+    first, again, other = (object_values(make(x)) for x in (2, 2, 9))
     assert first == again
     assert {at for at in first.keys() & other.keys() if first[at] != other[at]} == {path}
 
 
-def test_globals_of_functions_are_values(monkeypatch):
+def test_globals_that_a_function_reads_are_found_and_attributes_of_that_name_are_not(monkeypatch):
+    reads = lambda cfg: cfg.SCALE
     assert object_values(scaled)["SCALE"] == "3"
+    assert "SCALE" not in object_values(reads)
     monkeypatch.setitem(globals(), "SCALE", 4.0)
     assert object_values(scaled)["SCALE"] == "4"
 
 
-def test_caches_names_and_parameters_are_no_values():
-    env = Reach(2)
-    before = object_values(env)
+def test_what_differs_between_equal_objects_is_left_out():
+    """Caches, names, addresses, loggers, locks, texts and parameters."""
+    env = Reach(
+        2, key=jax.random.key(0), bits=jnp.ones(3, jnp.bfloat16), names={"a"}, lock=threading.Lock(), run="a1", long=[1.0] * 999
+    )
+    env.logger, env.event, env.table = logging.getLogger("reach"), threading.Event(), {jnp.tanh: 2.0}
     assert env.cached == 3
-    assert object_values(env) == before
+    env.itself, env.parts, env.options = env, [env], {"deep": np.float32(3)}
+    env.options["self"] = env.options
+    assert object_values(env) == {"_goal": "2", "options.deep": "3"}
     assert object_values(Layer(name="a")) == object_values(Layer(name="b"))
     assert object_values(Net(2, jnp.zeros(2))) == object_values(Net(2, jnp.ones(2)))
 
 
-def test_values_of_other_kinds_are_left_out():
-    env = Reach(2)
-    env.key, env.bits, env.names, env.lock = jax.random.key(0), jnp.ones(3, jnp.bfloat16), {"a"}, threading.Lock()
-    env.options = {"sizes": (1, (2, "x")), "found": {"deep": np.float32(3)}}
-    found = object_values(env, arrays=True)
-    assert found.keys() == {"_goal", "grid", "options"}
-    assert found["options"] == "found=deep=3, sizes=(1, (2, 'x'))"
+def test_other_numbers_are_named():
+    def numbers(x):
+        given = {"env": purerl.wrap_env(Reach(x)), "optimizer": optax.scale_by_adam(b1=x / 10)}
+        train = purerl.make_train(CFG, **given)
+        return numbers_of(train.given, train.env)
+
+    assert other_numbers(numbers(2), numbers(9)) == ["env._goal 2 before, 9 now", "optimizer.update.b1 0.2 before, 0.9 now"]
+    assert other_numbers(numbers(2), numbers(2)) == other_numbers({}, numbers(2)) == []
 
 
-def test_cycles_end():
-    env = Reach(2)
-    env.itself, env.parts = env, [env]
-    assert object_values(env)["_goal"] == "2"
+def test_arguments_of_gymnasium_are_numbers():
+    train = purerl.make_train(CFG, env=purerl.from_gymnasium(lambda: gymnasium.make("MountainCar-v0", goal_velocity=0.01)))
+    assert numbers_of(train.given, train.env)["env.goal_velocity"] == "0.01"
 
 
-def test_values_of_objects_are_part_of_a_run():
-    described = lambda **given: describe_objects((train := purerl.make_train(CFG, **given)).given, train.env)
-    then, now = (described(env=purerl.wrap_env(Reach(x)), optimizer=optax.scale_by_adam(b1=x / 10)) for x in (2, 9))
-    env, optimizer = object_differences(then, now)
-    assert env == "env: env._goal 2 in the checkpoint, env._goal 9 here; pass the same object as `env=`"
-    assert optimizer.startswith("optimizer: optimizer.update.b1 0.2 in the checkpoint, optimizer.update.b1 0.9 here")
-    old = {name: {what: text for what, text in x.items() if "." not in what} for name, x in then.items()}
-    assert not object_differences(old, now)  # a record of before, without values
-
-
-def test_arguments_of_gymnasium_are_part_of_a_run():
-    def described(**kwargs):
-        train = purerl.make_train(CFG, env=purerl.from_gymnasium(lambda: gymnasium.make("MountainCar-v0", **kwargs)))
-        return describe_objects(train.given, train.env)
-
-    then, now, drawn = described(goal_velocity=0.0), described(goal_velocity=0.01), described(goal_velocity=0.0, render_mode=None)
-    assert any(
-        "env.goal_velocity 0 in the checkpoint, env.goal_velocity 0.01 here" in text for text in object_differences(then, now)
-    )
-    assert then["env"]["env.goal_velocity"] == drawn["env"]["env.goal_velocity"]
+def test_runs_with_other_numbers_warn_when_they_resume_and_when_they_are_compared(tmp_path):
+    cfg = CFG.replace(total_timesteps=64, lr_schedule="constant")
+    for goal in (2, 9):
+        purerl.fit(cfg, directory=tmp_path / str(goal), env=purerl.wrap_env(Reach(goal)), num_seeds=2)
+    with pytest.warns(UserWarning, match=r"objects have other numbers than when the run was saved: env\._goal 2 before, 9 now"):
+        purerl.fit(cfg.replace(total_timesteps=128), directory=tmp_path / "2", env=purerl.wrap_env(Reach(9)), num_seeds=2)
+    again = purerl.fit(cfg.replace(total_timesteps=128), directory=tmp_path / "9", env=purerl.wrap_env(Reach(9)), num_seeds=2)
+    assert again.progress.updates == 2
+    third = purerl.fit(cfg.replace(total_timesteps=128), directory=tmp_path / "3", env=purerl.wrap_env(Reach(3)), num_seeds=2)
+    assert third.progress.updates == 2
+    with pytest.warns(UserWarning, match=r"runs of .*Reach differ in env\._goal: 3, 9; is it one task\?"):
+        purerl.compare({"a": [tmp_path / "9"], "b": [tmp_path / "3"]})

@@ -50,8 +50,6 @@ def test_task_name_includes_all_arguments_of_the_environment():
     )
     assert names_of([short, other]) == {short: "my.Env", other: "CartPole-v1"}
     assert list(names_of([short, long, short]).values()) == ["my.Env (max_steps = 5)", "my.Env (max_steps = 50)"]
-    near, far = own(**{"env._goal": "2"}), own(**{"env._goal": "9"})
-    assert list(names_of([near, far]).values()) == ["my.Env (env._goal = 2)", "my.Env (env._goal = 9)"]
 
 
 @pytest.mark.long

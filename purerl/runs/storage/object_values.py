@@ -1,104 +1,108 @@
-"""The numbers and texts in an object that a user passed. Two objects of one class can be different tasks."""
+"""The numbers in the objects that a user passed: `Reach(goal=2)` and `Reach(goal=9)` have one class, but are different tasks."""
 
 import dataclasses
+import dis
 import functools
-import hashlib
+import sys
 import types
-from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
-from flax import linen as nn
 from jax.core import Tracer
 
+from purerl.core.environment import Environment
+
 INTERNAL = ("purerl", "jax", "jaxlib", "flax", "equinox")  # the variables of these packages are not a user's settings
-SET_BY_FLAX = ("name", "parent")
-ARGUMENTS = "arguments"
-DEEPEST = 8
+CODE = types.FunctionType | types.MethodType | functools.partial
+LONGEST = 100  # entries of a container that is read
+MOST = 1000  # numbers that are read
 
 
-def object_values(given: Any, arrays: bool = False) -> dict[str, str]:
-    """Return the numbers and texts in an object, by path.
+def numbers_of(given: dict[str, Any], environment: Environment) -> dict[str, str]:
+    """Return the numbers in the arguments of `make_train` as text, by path, such as `env.goal`."""
+    host = environment.host
+    return object_values(given) | ({} if host is None else object_values({"env": host.arguments}))
+
+
+def other_numbers(then: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Describe the numbers that differ between two results of `numbers_of`. A number that one of them lacks is skipped."""
+    return [f"{path} {then[path]} before, {now[path]} now" for path in now if then.get(path, now[path]) != now[path]]
+
+
+def object_values(given: Any) -> dict[str, str]:
+    """Return the numbers in an object as text, by path.
 
     These are attributes, arguments of partial functions, default arguments, and the variables that a function takes from outside.
-    Constants in the code of a function are not found, and variables of purerl, JAX, flax and Equinox are left out.
 
-    Args:
-        given: the object.
-        arrays: if True, the result has arrays, too, each as its dtype, its shape and a part of its hash.
+    Left out are texts, which are often names of runs or files, arrays, constants in the code of functions, variables of purerl,
+    JAX, flax and Equinox, and attributes of an attribute whose class is from another package.
     """
     found: dict[str, str] = {}
-    seen: dict[int, Any] = {}  # holds the objects, so that no other object gets the id of one of them
+    seen = {id(given): given}  # holds the objects, so that no other object gets the id of one of them
 
-    def visit(path: tuple[str, ...], x: Any, internal: bool) -> None:
-        internal = internal if type(x) in (dict, list, tuple) else _is_internal(x) and not isinstance(x, nn.Module)
+    def visit(path: tuple[str, ...], x: Any, hidden: bool) -> None:
+        hidden = hidden if type(x) in (dict, list, tuple) else _package(x) in INTERNAL
         for name, part in _parts(x).items():
-            text = _text(part, arrays)
-            inner = path if internal else (*path, name)
-            if text is not None and not internal:
-                found.setdefault(".".join(inner), text)
-            if text is None and len(path) < DEEPEST and id(part) not in seen:
+            text, place = _text(part), path if hidden else (*path, name)
+            if text is not None and not hidden and len(found) < MOST:
+                found.setdefault(".".join(place), text)
+            if text is None and id(part) not in seen and _is_read(part, x):
                 seen[id(part)] = part
-                visit(inner, part, internal)
+                visit(place, part, hidden)
 
     visit((), given, False)
     return found
 
 
-def number_text(x: Any) -> str:
-    """Return a number as text; for an array, return its dtype, its shape and a part of its hash."""
-    x = np.asarray(x)
-    if x.size == 1:
-        return f"{x.item():.9g}" if x.dtype.kind == "f" else str(x.item())
-    return f"{x.dtype}{list(x.shape)} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"
-
-
-def _text(x: Any, arrays: bool) -> str | None:
-    """Return a number, a text, or a container of these as text; None for other objects."""
-    if x is None or isinstance(x, str | bool | bytes):
-        return repr(x)
-    if isinstance(x, int | float | np.generic):
-        return number_text(x)
-    if isinstance(x, np.ndarray | jax.Array):
-        here = not isinstance(x, Tracer) and getattr(x, "is_fully_addressable", True)
-        return number_text(x) if arrays and here and isinstance(x.dtype, np.dtype) and x.dtype.kind in "biuf" else None
-    if isinstance(x, dict):
-        x = {str(name): _text(part, arrays) for name, part in x.items()}
-        return None if None in x.values() else ", ".join(f"{name}={x[name]}" for name in sorted(x))
-    if isinstance(x, list | tuple):
-        x = [_text(part, arrays) for part in x]
-        return None if None in x else f"({', '.join(map(str, x))})"
+def _text(x: Any) -> str | None:
+    """Return a number, or a tuple or list of numbers, as text; None for other objects."""
+    if isinstance(x, np.ndarray | jax.Array) and x.ndim == 0 and not isinstance(x, Tracer) and isinstance(x.dtype, np.dtype):
+        x = x.item() if getattr(x, "is_fully_addressable", True) else None
+    if isinstance(x, bool | int | float | np.generic):
+        return f"{x:.9g}" if isinstance(x, float | np.floating) else str(x)
+    if type(x) in (list, tuple) and 0 < len(x) <= LONGEST:
+        texts = [_text(part) for part in x]
+        return None if None in texts or any(type(part) in (list, tuple) for part in x) else f"({', '.join(map(str, texts))})"
     return None
+
+
+def _is_read(part: Any, parent: Any) -> bool:
+    """Return True if the numbers in a part of an object are read."""
+    if isinstance(part, CODE | tuple) or dataclasses.is_dataclass(part):
+        return True
+    if type(part) in (dict, list):
+        return len(part) <= LONGEST
+    package, around = _package(part), _package(parent)
+    is_attribute = not isinstance(parent, CODE | tuple | dict | list) and around not in INTERNAL
+    return package not in sys.stdlib_module_names and not (is_attribute and package != around)
 
 
 def _parts(x: Any) -> dict[str, Any]:
     """Return the parts of an object by name: arguments, variables, entries or attributes."""
-    if isinstance(x, types.ModuleType):
+    if isinstance(x, type | types.ModuleType):
         return {}
-    if isinstance(x, type):
-        return {ARGUMENTS: {}}
     if isinstance(x, functools.partial):
-        return {"func": x.func, ARGUMENTS: {**{str(i): part for i, part in enumerate(x.args)}, **x.keywords}}
+        return {"func": x.func} | {str(i): part for i, part in enumerate(x.args)} | x.keywords
     if isinstance(x, types.MethodType):
         return {"func": x.__func__, "self": x.__self__}
     if isinstance(x, types.FunctionType):
+        globals_read = {step.argval for step in dis.get_instructions(x) if step.opname == "LOAD_GLOBAL"}
+        outside = {name: x.__globals__[name] for name in sorted(globals_read) if _text(x.__globals__.get(name)) is not None}
         cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
-        outside = {name: x.__globals__[name] for name in x.__code__.co_names if name in x.__globals__}
-        outside = {name: value for name, value in outside.items() if _text(value, arrays=False) is not None}
         defaults = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
-        return {ARGUMENTS: {}, "defaults": defaults} | outside | {name: _content(cell) for name, cell in cells}
-    if hasattr(x, "__wrapped__"):
-        return {"func": x.__wrapped__}
+        return {"defaults": defaults} | outside | {name: _content(cell) for name, cell in cells}
     if isinstance(x, dict):
-        return {str(name): part for name, part in x.items()}
+        return dict(x) if all(isinstance(name, str) for name in x) else {}
     if isinstance(x, list | tuple):
         return dict(zip(getattr(x, "_fields", map(str, range(len(x)))), x, strict=False))
+    if _package(x) in INTERNAL and hasattr(x, "__wrapped__"):
+        return {"func": x.__wrapped__}
     if dataclasses.is_dataclass(x):
-        names = [f.name for f in dataclasses.fields(x)]
-    else:
-        names = [name for name in getattr(x, "__dict__", {}) if not isinstance(getattr(type(x), name, None), cached_property)]
-    return {name: getattr(x, name, None) for name in names if not (isinstance(x, nn.Module) and name in SET_BY_FLAX)}
+        return {field.name: getattr(x, field.name, None) for field in dataclasses.fields(x)}
+    attributes = getattr(x, "__dict__", None)
+    is_cached = lambda name: isinstance(getattr(type(x), name, None), functools.cached_property)
+    return {name: part for name, part in attributes.items() if not is_cached(name)} if type(attributes) is dict else {}
 
 
 def _content(cell: types.CellType) -> Any:
@@ -108,8 +112,9 @@ def _content(cell: types.CellType) -> Any:
         return None
 
 
-def _is_internal(x: Any) -> bool:
-    """Return True if a package of `INTERNAL` defines the function or the class of the object."""
-    x = x.func if isinstance(x, functools.partial) else x
-    module = getattr(x, "__globals__", {}).get("__name__") or getattr(x if isinstance(x, type) else type(x), "__module__", "")
-    return str(module).partition(".")[0] in INTERNAL
+def _package(x: Any) -> str:
+    """Return the package that defines a function, or the class of an object."""
+    while isinstance(x, functools.partial | types.MethodType):
+        x = x.func if isinstance(x, functools.partial) else x.__func__
+    module = x.__globals__.get("__name__") if isinstance(x, types.FunctionType) else type(x).__module__
+    return str(module).partition(".")[0]

@@ -3,16 +3,18 @@
 Descriptions contain names, shapes and numbers, for comparison only. Nothing read from a directory is ever imported or called.
 """
 
+import dataclasses
 import functools
+import hashlib
 import importlib.metadata
 from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
 
 from purerl.core.environment import Environment
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
-from purerl.runs.storage.object_values import number_text, object_values
 
 PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
 FLAGS = ("config_class", "algorithm", "env")  # objects that a command can import
@@ -30,11 +32,8 @@ def describe_objects(given: dict[str, Any], environment: Environment) -> dict[st
         described["env"] |= {"observations": _text(environment.observation_space), "actions": _text(environment.action_space)}
         if isinstance(given["env"], Environment):
             described["env"] |= {"max_steps": str(environment.max_steps)}
-    for name, x in given.items():
-        values = object_values(x, arrays=name == "env")
-        if name == "env" and environment.host:
-            values |= object_values(environment.host.arguments)
-        described[name] |= {f"{name}.{path}": text for path, text in values.items()}
+    for name in ("torso", "memory"):
+        described.get(name, {}).update(_fields(given.get(name)))
     if "env_params" in described:
         described["env_params"] |= _numbers(given["env_params"])
     if "env" in described and "env_params" not in described:
@@ -67,9 +66,7 @@ def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tu
             flag = f", on the command line --{name.replace('_', '-')} package.module:name" if name in FLAGS else ""
             found.append(f"{name}: {then['is']} in the checkpoint, the default here; in Python, pass `{name}=`{flag}")
         elif then is not None and now is not None:
-            # Values inside objects depend on the versions of packages, so they are compared only if both objects have them.
-            names = {x for x in then.keys() | now.keys() if not x.startswith(f"{name}.")} | (then.keys() & now.keys())
-            changed = [what for what in sorted(names) if not _alike(what, then.get(what), now.get(what))]
+            changed = [what for what in sorted(then.keys() | now.keys()) if not _alike(what, then.get(what), now.get(what))]
             text = lambda what, described: f"{what} {described.get(what, 'nothing')}"
             hint = f"pass the same object as `{name}=`"
             found += [f"{name}: {text(what, then)} in the checkpoint, {text(what, now)} here; {hint}" for what in changed]
@@ -91,18 +88,34 @@ def _text(space: Any) -> str:
 
     def text(x):
         if is_space(x):
-            return " ".join([type(x).__name__, *(f"{name}={number_text(value)}" for name, value in x._asdict().items())])
+            return " ".join([type(x).__name__, *(f"{name}={_value(value)}" for name, value in x._asdict().items())])
         return f"{x.dtype}{list(x.shape)}"
 
     leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_space)
     return ", ".join(f"{jax.tree_util.keystr(path)} {text(x)}".strip() for path, x in leaves)
 
 
+def _fields(module: Any) -> dict[str, str]:
+    """Return the fields of a linen module that are numbers, text, or tuples of these."""
+    if not isinstance(module, nn.Module):
+        return {}
+    plain = lambda x: isinstance(x, int | float | str) or (isinstance(x, tuple) and all(map(plain, x)))
+    return {f.name: repr(x) for f in dataclasses.fields(module) if f.name != "name" and plain(x := getattr(module, f.name))}
+
+
 def _numbers(params: Any) -> dict[str, str]:
     """Return the numbers among an environment's parameters as text, by path in the tree."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     is_number = lambda x: isinstance(x, int | float | np.ndarray | np.generic | jax.Array)
-    return {jax.tree_util.keystr(path): number_text(x) for path, x in leaves if is_number(x)}
+    return {jax.tree_util.keystr(path): _value(x) for path, x in leaves if is_number(x)}
+
+
+def _value(x: Any) -> str:
+    """Return a number as text; for an array, return its dtype, its shape and a part of its hash."""
+    x = np.asarray(x)
+    if x.size == 1:
+        return f"{x.item():.9g}" if x.dtype.kind == "f" else str(x.item())
+    return f"{x.dtype}{list(x.shape)} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"
 
 
 def versions() -> dict[str, str]:
