@@ -126,11 +126,27 @@ def test_other_numbers_are_named():
     assert other_numbers(numbers(2), numbers(2)) == other_numbers({}, numbers(2)) == []
 
 
+def test_objects_that_cannot_be_read_end_no_run():
+    class Raises:
+        @property
+        def __dict__(self):
+            raise RuntimeError("closed")
+
+    env = purerl.make_train(CFG).env
+    raises = Raises()
+    assert numbers_of({"reward_shaper": lambda reward, _: raises}, env) == {}
+    nested = []
+    for _ in range(5000):
+        nested = [nested]
+    assert numbers_of({"env": Reach(2, nested=nested, many=[Reach(3)] * 10**5)}, env) == {"env._goal": "2"}
+
+
 def test_arguments_of_gymnasium_are_numbers():
     train = purerl.make_train(CFG, env=purerl.from_gymnasium(lambda: gymnasium.make("MountainCar-v0", goal_velocity=0.01)))
     assert numbers_of(train.given, train.env)["env.goal_velocity"] == "0.01"
 
 
+@pytest.mark.slow
 def test_runs_with_other_numbers_warn_when_they_resume_and_when_they_are_compared(tmp_path):
     cfg = CFG.replace(total_timesteps=64, lr_schedule="constant")
     for goal in (2, 9):

@@ -16,13 +16,16 @@ from purerl.core.environment import Environment
 INTERNAL = ("purerl", "jax", "jaxlib", "flax", "equinox")  # the variables of these packages are not a user's settings
 CODE = types.FunctionType | types.MethodType | functools.partial
 LONGEST = 100  # entries of a container that is read
-MOST = 1000  # numbers that are read
+MOST, DEEPEST = 10_000, 100  # objects that are read, and levels of objects
 
 
 def numbers_of(given: dict[str, Any], environment: Environment) -> dict[str, str]:
     """Return the numbers in the arguments of `make_train` as text, by path, such as `env.goal`."""
-    host = environment.host
-    return object_values(given) | ({} if host is None else object_values({"env": host.arguments}))
+    made_with = {"env": environment.host.arguments} if environment.host else {}
+    try:
+        return object_values(given) | object_values(made_with)
+    except Exception:  # a user's objects may raise anything when they are read, and the numbers only serve warnings
+        return {}
 
 
 def other_numbers(then: dict[str, str], now: dict[str, str]) -> list[str]:
@@ -41,38 +44,40 @@ def object_values(given: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     seen = {id(given): given}  # holds the objects, so that no other object gets the id of one of them
 
-    def visit(path: tuple[str, ...], x: Any, hidden: bool) -> None:
+    def visit(path: tuple[str, ...], x: Any, hidden: bool, depth: int) -> None:
         hidden = hidden if type(x) in (dict, list, tuple) else _package(x) in INTERNAL
         for name, part in _parts(x).items():
             text, place = _text(part), path if hidden else (*path, name)
-            if text is not None and not hidden and len(found) < MOST:
+            if text is not None and not hidden:
                 found.setdefault(".".join(place), text)
-            if text is None and id(part) not in seen and _is_read(part, x):
+            if text is None and id(part) not in seen and len(seen) < MOST and depth < DEEPEST and _is_read(part, x):
                 seen[id(part)] = part
-                visit(place, part, hidden)
+                visit(place, part, hidden, depth + 1)
 
-    visit((), given, False)
+    visit((), given, False, 0)
     return found
 
 
 def _text(x: Any) -> str | None:
     """Return a number, or a tuple or list of numbers, as text; None for other objects."""
+    if type(x) not in (list, tuple):
+        return _number(x)
+    texts = [_number(part) for part in x[:LONGEST]]
+    return None if None in texts or not 0 < len(x) <= LONGEST else f"({', '.join(map(str, texts))})"
+
+
+def _number(x: Any) -> str | None:
     if isinstance(x, np.ndarray | jax.Array) and x.ndim == 0 and not isinstance(x, Tracer) and isinstance(x.dtype, np.dtype):
         x = x.item() if getattr(x, "is_fully_addressable", True) else None
-    if isinstance(x, bool | int | float | np.generic):
-        return f"{x:.9g}" if isinstance(x, float | np.floating) else str(x)
-    if type(x) in (list, tuple) and 0 < len(x) <= LONGEST:
-        texts = [_text(part) for part in x]
-        return None if None in texts or any(type(part) in (list, tuple) for part in x) else f"({', '.join(map(str, texts))})"
-    return None
+    if isinstance(x, float | np.floating):
+        return f"{x:.9g}"
+    return str(x) if isinstance(x, bool | int | np.generic) else None
 
 
 def _is_read(part: Any, parent: Any) -> bool:
     """Return True if the numbers in a part of an object are read."""
-    if isinstance(part, CODE | tuple) or dataclasses.is_dataclass(part):
+    if isinstance(part, CODE | dict | list | tuple) or dataclasses.is_dataclass(part):
         return True
-    if type(part) in (dict, list):
-        return len(part) <= LONGEST
     package, around = _package(part), _package(parent)
     is_attribute = not isinstance(parent, CODE | tuple | dict | list) and around not in INTERNAL
     return package not in sys.stdlib_module_names and not (is_attribute and package != around)
@@ -92,6 +97,8 @@ def _parts(x: Any) -> dict[str, Any]:
         cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
         defaults = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
         return {"defaults": defaults} | outside | {name: _content(cell) for name, cell in cells}
+    if isinstance(x, dict | list | tuple) and len(x) > LONGEST:
+        return {}
     if isinstance(x, dict):
         return dict(x) if all(isinstance(name, str) for name in x) else {}
     if isinstance(x, list | tuple):
