@@ -29,7 +29,7 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None) -> Rate:
         return lambda clock, step, steps: learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule)
 
     def rate(clock: Clock, step: jax.Array, steps: int) -> jax.Array:
-        decay_steps = cfg.decay_steps or max(1, cfg.num_updates - cfg.skipped_updates) * steps
+        decay_steps = cfg.decay_steps or max(1, (cfg.num_updates - cfg.skipped_updates) * steps)
         so_far = learning(clock).as_float() * np.float32(steps) + step.astype(jnp.float32)
         share = so_far / np.float32(decay_steps)
         return (cfg.lr - cfg.lr_final) * (1 - jnp.minimum(share, 1)) ** cfg.lr_power + cfg.lr_final
