@@ -27,7 +27,6 @@ MINUTES = {
 }  # these notebooks compile many programs
 SHORTER = {  # what a test of each landing replaces in these notebooks, so that they train for fewer steps
     "00_quickstart": {"500_000": "50_000", "100_000": "20_000", "0), 8": "0), 2", "s), 8": "s), 2", "(5, 8)": "(5, 2)"},
-    "01_custom_parts": {"40_000": "10_000", "key(0), 4": "key(0), 2", "> 0.8": ">= 0"},
     "15_onnx": {"150_000": "20_000"},
     "08_suites": {"500_000": "50_000", "300_000": "30_000", "200_000": "20_000"},
     "12_populations": {"= 16, 12, 20, 4": "= 4, 4, 20, 1", "trials=20": "trials=4", "of_episodes, 64": "of_episodes, 4"},
