@@ -194,13 +194,10 @@ class VectorEnvironments:
             return {"missing": "custom vector environments cannot be saved"}
         with self._errors("snapshot"):
             kept = self.envs.call("kept")
-        began = {name: rows.tolist() for name, rows in self._began.items()}
         missing = sorted({name for each in kept for name in each.get("missing", ())})
-        return (
-            {"missing": f"these attributes cannot be saved: {', '.join(missing)}"}
-            if missing
-            else {"environments": kept, "began": began}
-        )
+        if missing:
+            return {"missing": f"these attributes cannot be saved: {', '.join(missing)}"}
+        return {"environments": kept, "began": {name: rows.tolist() for name, rows in self._began.items()}}
 
     def restore(self, saved: dict[str, Any]) -> None:
         with self._errors("restoring"):

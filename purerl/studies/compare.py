@@ -19,7 +19,7 @@ from purerl.runs.options import wrong_values
 from purerl.runs.storage.files import read_errors
 from purerl.studies.comparison import Comparison
 from purerl.studies.reading import Scored, runs_to_compare, scored
-from purerl.studies.tasks import names_of
+from purerl.studies.tasks import Task, names_of
 
 RULES = {("score",): one_of("final", "auc"), ("episodes",): one_of("training", "evaluation")}
 
@@ -84,14 +84,14 @@ def compare(
 
 def _warn_of_other_numbers(scored: list[Scored]) -> None:
     """Warn if runs of one task had environments with other numbers, which are perhaps other tasks."""
-    found: dict[tuple[str, str], set[str]] = {}
+    found: dict[tuple[Task, str], set[str]] = {}
     for one in scored:
         for path, number in one.numbers.items():
             if path.startswith("env."):
-                found.setdefault((one.task.name, path), set()).add(number)
+                found.setdefault((one.task, path), set()).add(number)
     for (task, path), numbers in found.items():
         if len(numbers) > 1:
-            warnings.warn(f"runs of {task} differ in {path}: {', '.join(sorted(numbers))}; is it one task?", stacklevel=4)
+            warnings.warn(f"runs of {task.name} differ in {path}: {', '.join(sorted(numbers))}; is it one task?", stacklevel=4)
 
 
 def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored, directory: pathlib.Path) -> None:

@@ -48,5 +48,6 @@ def test_parameters_that_do_not_follow_those_they_are_made_of_warn():
 
 def test_phases_that_run_once_do_not_warn():
     sizes = {"total_timesteps": 96, "num_envs": 4, "num_steps": 8, "num_minibatches": 2}
-    purerl.make_train(purerl.PPGConfig(n_pi=3, e_aux=1, **sizes))
-    purerl.make_train(purerl.PPOConfig(learning_starts=64, **sizes))
+    phased = purerl.make_train(purerl.PPGConfig(n_pi=3, e_aux=1, **sizes))
+    late = purerl.make_train(purerl.PPOConfig(learning_starts=64, **sizes))
+    assert [phase.runs for phase in (phased.plan.phases[-1], *late.plan.phases)] == [1, 1]
