@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-import warnings
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from purerl.config.fields import Config, is_float_leaf
 from purerl.config.rules import surely_holds
 from purerl.core.auto_reset import has_slow_resets
 from purerl.core.environment import Environment
-from purerl.core.errors import Problem
+from purerl.core.errors import Problem, warn
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
 from purerl.core.types import Network
 from purerl.learning.phases import Phase, moving_groups
@@ -27,7 +26,7 @@ MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of
 
 
 def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
-    """Warn about probably mistaken values, and about fields without effect. Warnings point to the caller of `make_train`.
+    """Warn about probably mistaken values, and about fields without effect.
 
     Args:
         asked: the config as the user wrote it, whose fields may be `auto`.
@@ -37,27 +36,27 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
     """
     unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
     for problem in _likely_mistakes(cfg) + _environment_warnings(cfg, env, given) + unmasked:
-        warnings.warn(str(problem), stacklevel=3)
+        warn(str(problem))
     if found := without_effect(cfg, env, given):
-        warnings.warn("\n  ".join(["fields without effect:", *map(str, found)]), stacklevel=3)
+        warn("\n  ".join(["fields without effect:", *map(str, found)]))
 
 
 def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
-    """Warn about groups of a custom network that no phase trains. The warning points to the caller of `make_train`."""
+    """Warn about groups of a custom network that no phase trains."""
     params = shapes_of(cfg, network, env)[0]
     trained = {group for phase in phases for group in moving_groups(phase, params)}
     if idle := sorted(params.keys() - trained):
         hint = f"no phase of this algorithm trains the groups {', '.join(idle)}; its phases train {', '.join(sorted(trained))}"
-        warnings.warn(str(Problem("network", ..., hint)), stacklevel=3)
+        warn(str(Problem("network", ..., hint)))
 
 
 def warn_of_unreached_phases(cfg: OnPolicyConfig, phases: tuple[Phase, ...]) -> None:
-    """Warn about phases whose first update would be after the last update. The warning points to the caller of `make_train`."""
+    """Warn about phases whose first update would be after the last update."""
     for phase in phases:
         if cfg.num_updates // phase.every * phase.every <= phase.start:
             first = (phase.start // phase.every + 1) * phase.every
             hint = f"is {cfg.num_updates} updates, but the phase {phase.name!r} begins in update {first}, so it never runs"
-            warnings.warn(str(Problem("total_timesteps", cfg.total_timesteps, hint)), stacklevel=3)
+            warn(str(Problem("total_timesteps", cfg.total_timesteps, hint)))
 
 
 def warn_of_unsuited_unit(unit: str, space: Box) -> None:
@@ -68,7 +67,7 @@ def warn_of_unsuited_unit(unit: str, space: Box) -> None:
     if (np.abs(centre) > 1 + half_width).any() or (half_width < 0.1).any() or (half_width > 10).any():
         hint = "the policy's means are in the environment's unit, but the action bounds are far from -1 and 1; return purerl."
         hint += "distributions.DiagGaussian(mean, log_std, unit='bounds') to map -1 and 1 to the bounds, or scale the means"
-        warnings.warn(str(Problem("network", ..., hint)), stacklevel=3)
+        warn(str(Problem("network", ..., hint)))
 
 
 def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:

@@ -1,6 +1,5 @@
 """Checks of a network, and of a custom optimizer for its parameters. Nothing is compiled."""
 
-import warnings
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import surely_holds
 from purerl.core.environment import Environment
-from purerl.core.errors import Problem, code_of, raise_if_any
+from purerl.core.errors import Problem, code_of, raise_if_any, warn
 from purerl.core.platform import strong
 from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, action_shapes, parts_of
 from purerl.core.types import Network, Outputs, PyTree
@@ -111,12 +110,12 @@ def _choice_problems(policy: Any, space: Any) -> list[Problem]:
 
 
 def _warn_of_rounding(outputs: Outputs) -> None:
-    """Warn about outputs less precise than float32. The warning points to the caller of `make_train`."""
+    """Warn about outputs less precise than float32."""
     floats = {x.dtype for x in jax.tree.leaves(outputs) if jax.numpy.issubdtype(x.dtype, np.floating)}
     for kind in sorted(dtype.name for dtype in floats if dtype.itemsize < 4):
         step = float(jax.numpy.finfo(kind).eps) * 256
         hint = f"outputs of {kind} are rounded, values near 300 to multiples of {step:g}; compute the last layer in float32"
-        warnings.warn(str(Problem("network", ..., f"{hint}: nn.Dense(1, dtype=jnp.float32)")), stacklevel=6)
+        warn(str(Problem("network", ..., f"{hint}: nn.Dense(1, dtype=jnp.float32)")))
 
 
 def _output_problems(result: Any) -> list[Problem]:

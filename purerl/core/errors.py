@@ -1,8 +1,10 @@
-"""Exceptions of purerl, the format of their messages, and helpers for hints: predicates, similar names, divisors."""
+"""Exceptions and warnings of purerl, the format of their messages, and helpers for hints: predicates, similar names, divisors."""
 
 import contextlib
 import difflib
 import math
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeGuard
 
@@ -79,6 +81,14 @@ def raise_if_any(found: list[Problem]) -> None:
     """Raise a ConfigError with the given problems. Do nothing if the list is empty."""
     if found:
         raise ConfigError(found)
+
+
+def warn(text: str) -> None:
+    """Warn about a line of the user's code: the innermost call from outside of purerl and of the packages that call it back."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] in ("purerl", "jax", "flax", "contextlib"):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, stacklevel=level)
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:

@@ -38,7 +38,8 @@ class Phase(NamedTuple):
           clipping.
         block: number of contiguous sequences that stay together in one minibatch. With sequences of one step, `block=B` keeps
           each time step of all B environments together.
-        every: the phase runs in every `every`-th update.
+        every: the phase runs in every `every`-th update. A learning-rate schedule in gradient steps also counts the steps of the
+          other updates.
         start: number of updates at the start of training in which the phase does not run.
         prefix: prefix of the names of the phase's gradient-norm metrics.
         precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, computes fields of the steps once per epoch, for all M minibatches

@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
+
+from purerl.core.errors import warn
 
 ROWS = "rows"
 Devices = Sequence[jax.Device]  # pyright: ignore[reportInvalidTypeForm]
@@ -135,10 +136,9 @@ def use_cores(count: int | None = None) -> None:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:  # JAX has started
         if jax.local_devices() == jax.local_devices(backend="cpu")[:1]:
-            warnings.warn(
+            warn(
                 f"JAX has already started with one CPU device, so all runs use this device; to spread seeds over {count} cores, "
-                "call purerl.use_cores() before JAX computes anything (in a notebook: in its first cell, after a restart)",
-                stacklevel=3,
+                "call purerl.use_cores() before JAX computes anything (in a notebook: in its first cell, after a restart)"
             )
 
 

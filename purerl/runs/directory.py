@@ -15,13 +15,12 @@ import os
 import pathlib
 import secrets
 import socket
-import warnings
 from typing import Any, Self
 
 import filelock
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
+from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem, warn
 from purerl.core.plan import Plan
 from purerl.runs.identity import begin_anew, changes_of_numbers, differences
 from purerl.runs.processes import by_first, is_first
@@ -177,4 +176,4 @@ class Directory:
             text = f"the run is already at update {saved.updates}, beyond the requested {plan.num_updates} updates"
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; use a larger value, or another directory"])
         for text in changes_of_numbers(saved.record, self.identity, self._cls) if is_first() else ():
-            warnings.warn(text, stacklevel=5)
+            warn(text)

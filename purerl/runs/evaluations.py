@@ -2,12 +2,11 @@
 
 import math
 import pathlib
-import warnings
 from typing import Any
 
 import numpy as np
 
-from purerl.core.errors import CheckpointMismatch
+from purerl.core.errors import CheckpointMismatch, warn
 from purerl.runs.storage.checkpoint import CLOCK, Store, describe, share, to_arrays
 from purerl.runs.storage.files import AppendOnlyFile, Entry, read_journal, to_line
 
@@ -33,7 +32,7 @@ class Evaluations:
         self._rows = [row for row in found if row is not None and row["update"] <= updates]
         lost = max(expected - len(self._rows), found.count(None))
         if lost and path is not None:
-            warnings.warn(f"{path}: {lost} evaluations are damaged or missing, and are skipped", stacklevel=4)
+            warn(f"{path}: {lost} evaluations are damaged or missing, and are skipped")
         self._journal = AppendOnlyFile(path, b"".join(map(to_line, self._rows)))
         self.flush, self.close = self._journal.flush, self._journal.close
 

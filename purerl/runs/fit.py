@@ -4,7 +4,6 @@ import inspect
 import signal
 import time
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import raise_if_any
+from purerl.core.errors import raise_if_any, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
@@ -205,7 +204,7 @@ def fit(
     updates = trainer.here.plan.num_updates
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-updates // (MANY_ROWS // 10))
-        warnings.warn(f"saves {rows:,} rows of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,} or fewer", stacklevel=2)
+        warn(f"saves {rows:,} rows of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,} or fewer")
     score = evaluation_of(trainer, vars(options))
     layout = {"exact": options.exact, "share": 1 if options.exact else trainer.share, "devices_per_run": options.devices_per_run}
     who = identity(trainer.train, trainer.cfg, options.seed, options.num_seeds, **layout)

@@ -88,8 +88,7 @@ def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type
     if then.total_timesteps != now.total_timesteps and schedules:
         text = f"was {then.total_timesteps:,}; the schedules that depend on it ({', '.join(schedules)}) jump at this update"
         found.append(f"total_timesteps = {now.total_timesteps:,}: {text}")
-    if others := other_numbers(saved.get("numbers", {}), current["numbers"]):
-        found.append(f"objects have other numbers than when the run was saved: {'; '.join(others)}")
+    found += other_numbers(saved.get("numbers", {}), current["numbers"])
     layout = lambda record: {"runs per device": record["share"], "devices per run": record.get("devices_per_run", 1)}
     saved, current = ({**record["versions"], **layout(record)} for record in (saved, current))
     changed = [f"{name} {saved.get(name)} before, {current[name]} now" for name in current if saved.get(name) != current[name]]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from purerl.acting.evaluate import Episodes
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
+from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem, warn
 from purerl.core.keys import clock_at
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import TrainState
@@ -26,6 +26,7 @@ from purerl.runs.run_batch import Batch, pairs_of, state_at
 from purerl.runs.storage import checkpoint
 from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, saved_updates
 from purerl.runs.storage.curves import FILE, read_header
+from purerl.runs.storage.object_values import numbers_of, other_numbers
 from purerl.runs.storage.objects import describe_objects, object_differences, qualified_name
 
 
@@ -154,7 +155,8 @@ def load(
 ) -> Run:
     """Return a run: its config, its state and its `Train`. `load` only reads, so another process can train meanwhile.
 
-    If the newest checkpoint is damaged, `load` warns and reads the previous one.
+    If the newest checkpoint is damaged, `load` warns and reads the previous one. If a number in an object differs from when the
+    run was saved, such as the goal of an environment, `load` warns of it.
 
     Args:
         directory: directory that was given to `fit` or `save`.
@@ -192,6 +194,8 @@ def load(
     described = describe_objects(batch.train.given | own, batch.train.env)
     if found := unit_differences(record, batch.train.action_unit) + object_differences(record["objects"], described):
         raise CheckpointMismatch(directory, found)
+    for text in other_numbers(record.get("numbers", {}), numbers_of(batch.train.given, batch.train.env)):
+        warn(text)
     finished = record["best"]["updates"] if best else [saved.updates] * len(batch.labels)
     return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
 

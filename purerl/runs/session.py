@@ -10,14 +10,13 @@ import pathlib
 import signal
 import time
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from purerl.core.errors import CheckpointError, CheckpointMismatch, NotFiniteError
+from purerl.core.errors import CheckpointError, CheckpointMismatch, NotFiniteError, warn
 from purerl.core.types import TrainState
 from purerl.envs.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
@@ -230,7 +229,7 @@ class Session:
         except CheckpointError as error:
             if self.options.on_save_error == "raise":
                 raise
-            warnings.warn(f"{error}; with on_save_error='warn', no error is raised", stacklevel=3)
+            warn(f"{error}; with on_save_error='warn', no error is raised")
 
 
 def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 import copy
 import json
 import pathlib
-import warnings
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, warn
 from purerl.core.keys import clock_at, named_key
 from purerl.core.plan import needed_bytes
 from purerl.core.reductions import on_axis, pall
@@ -99,7 +98,7 @@ class Trainer(Batch):
             return state
         snapshots = [json.loads(saved.arrays[f"['environments']['{i}']"].tobytes()) for i in range(len(self.labels))]
         if missing := sorted({x["missing"] for x in snapshots if "missing" in x}):
-            warnings.warn(f"the resumed run is not bit-identical: environments restart, since {'; '.join(missing)}", stacklevel=3)
+            warn(f"the resumed run is not bit-identical: environments restart, since {'; '.join(missing)}")
             return state.replace(actor=self.init(saved.updates).actor)
         for ticket, kept in zip(_tickets(fresh), snapshots, strict=True):
             restore(ticket, kept)

@@ -1,14 +1,13 @@
 """Warm starts: runs that begin with the parameters of another run."""
 
 import re
-import warnings
 from collections.abc import Collection
 from typing import Any
 
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.core.types import TrainState
 from purerl.runs.identity import WARM, unit_differences
 from purerl.runs.storage.checkpoint import Checkpoint
@@ -77,9 +76,9 @@ def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ..
     raise_if_any([Problem("init_groups", group, hint) for group in unknown])
     if "statistics" not in groups and any(_is_within(name, (f"{WARM[1]}.obs", f"{WARM[1]}.value")) for name in leaves):
         hint = "the running statistics begin anew, but copied networks expect those of the other run; add 'statistics'"
-        warnings.warn(f"init_groups = {groups!r}: {hint}", stacklevel=2)
+        warn(f"init_groups = {groups!r}: {hint}")
     if new := sorted({part_of(name) for name in params if not _is_within(name, prefixes)}):
-        warnings.warn(f"init_groups = {groups!r}: {', '.join(new)} begin with new parameters", stacklevel=2)
+        warn(f"init_groups = {groups!r}: {', '.join(new)} begin with new parameters")
     return prefixes
 
 

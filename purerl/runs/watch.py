@@ -1,11 +1,10 @@
 """Warnings and errors about a run's metrics: numbers that are not finite, invalid action masks, values far from returns."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 
-from purerl.core.errors import NotFiniteError
+from purerl.core.errors import NotFiniteError, warn
 from purerl.core.masks import VALUES
 from purerl.runs.processes import is_first
 
@@ -74,7 +73,7 @@ class MetricWatch:
     def _warn(self, kind: str, text: str) -> None:
         """Warn once about each kind of problem, in the first process only."""
         if kind not in self._warned and is_first():
-            warnings.warn(text, stacklevel=4)
+            warn(text)
         self._warned.add(kind)
 
     def _judge_resets(self, entries: dict[str, np.ndarray], resets: np.ndarray, updates: int, raises: bool) -> None:

@@ -7,14 +7,13 @@ import math
 import os
 import pathlib
 import tomllib
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from purerl.config.rules import one_of
-from purerl.core.errors import CheckpointError, ConfigError, Problem, is_number, raise_if_any
+from purerl.core.errors import CheckpointError, ConfigError, Problem, is_number, raise_if_any, warn
 from purerl.runs.options import wrong_values
 from purerl.runs.storage.files import read_errors
 from purerl.studies.comparison import Comparison
@@ -91,7 +90,7 @@ def _warn_of_other_numbers(scored: list[Scored]) -> None:
                 found.setdefault((one.task, path), set()).add(number)
     for (task, path), numbers in found.items():
         if len(numbers) > 1:
-            warnings.warn(f"runs of {task.name} differ in {path}: {', '.join(sorted(numbers))}; is it one task?", stacklevel=4)
+            warn(f"runs of {task.name} differ in {path}: {', '.join(sorted(numbers))}; is it one task?")
 
 
 def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored, directory: pathlib.Path) -> None:

@@ -6,12 +6,11 @@ import os
 import pathlib
 import re
 import socket
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, is_int
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, is_int, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
 from purerl.runs.analysis.statistics import interval, iqm, with_interval
@@ -159,7 +158,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     elif score == "final" and header.every > 1 and (rows := np.shape(metrics["episode_return"].count)[-1]) * LAST < 1:
         text = f"with metrics_every={header.every}, scores are from the last {1 / rows:.0%} of training, not from a tenth"
-        warnings.warn(f"{directory}: {text}", stacklevel=4)
+        warn(f"{directory}: {text}")
     scores = final if score == "final" else _mean_of_seen(values)
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
     finite, found = record.get("finite") or [True] * len(pairs), []
@@ -169,7 +168,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         places, label = [i for i in every if finite[i]], labels[config or 0] if labels else ""
         if lost := len(every) - len(places):
             which = f"{directory}, {label}" if label else directory
-            warnings.warn(f"{which}: {lost} of {len(every)} runs diverged and are left out", stacklevel=4)
+            warn(f"{which}: {lost} of {len(every)} runs diverged and are left out")
         if places:
             task, seeds = task_of(record, config, evaluated), tuple(pairs[i][1] for i in places)
             algorithm, config = record["algorithm"], {k: x for k, x in record["config"].items() if k not in RECORDING}

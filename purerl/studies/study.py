@@ -5,14 +5,13 @@ import json
 import math
 import pathlib
 import shutil
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from purerl.config.algorithms import algorithm_of
-from purerl.core.errors import CheckpointError
+from purerl.core.errors import CheckpointError, warn
 from purerl.runs.storage.checkpoint import Store, prepare
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, read_file
 from purerl.studies import space
@@ -66,7 +65,7 @@ class Study:
         journal, lines = home / "trials.jsonl", []
         for line in read_file(journal).splitlines():
             if (step := step_of(line)) is None:
-                warnings.warn(f"{journal}: a line is damaged; the study continues without this and all later lines", stacklevel=4)
+                warn(f"{journal}: a line is damaged; the study continues without this and all later lines")
                 break
             lines.append(line + b"\n")
             self.steps.append(step._replace(points=tuple(map(self.search.restore, step.points))))

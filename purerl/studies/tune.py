@@ -26,7 +26,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import default_of, shown
 from purerl.config.rules import Rule
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Lock, run_directory
 from purerl.runs.identity import identity
@@ -205,7 +205,7 @@ def tune(
             return _result(study, limit(), [])
         if unjudged := sum(len(step.unknown) for step in study.steps):
             text = f"{unjudged} times, a trial without a score was kept, since some seed finished no episode in the rung"
-            warnings.warn(text, stacklevel=2)
+            warn(text)
         if not best:
             status = [trial.status for trial in study.trials()]
             counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
@@ -227,7 +227,7 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
     for train in trains:
         check_program(train, rungs)
     if warning := check_rungs(trains, rungs):
-        warnings.warn(warning, stacklevel=3)
+        warn(warning)
     return identity(trains[0], cfg)["objects"]
 
 
@@ -259,7 +259,7 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     if last.stopped_by is not None:
         return _result(study, last.stopped_by, spent, finalists=rows)
     if last.diverged:
-        warnings.warn(f"{last.diverged} of the {final_seeds} final runs diverged; the score excludes them", stacklevel=3)
+        warn(f"{last.diverged} of the {final_seeds} final runs diverged; the score excludes them")
     summary, cfg = summary_of(last.sweep.labels[0], last.returns[0]), space.with_values(study.search.cfg, winner.point)
     found = _result(study, None, spent, cfg=cfg, point=winner.point, summary=summary, finalists=rows)
     if home is not None:

@@ -1,8 +1,10 @@
 """Messages of errors, and errors of custom code."""
 
+import jax
 import numpy as np
 import pytest
 
+import purerl
 from purerl.core.errors import (
     CheckpointMismatch,
     ConfigError,
@@ -17,6 +19,7 @@ from purerl.core.errors import (
     nearest,
     neighbours,
     raise_if_any,
+    warn,
     would_work,
 )
 
@@ -48,6 +51,15 @@ def test_error_in_custom_code_names_its_argument():
     with pytest.raises(ConfigError) as same, code_of("network", "init"):
         raise error.value
     assert same.value is error.value
+
+
+def test_warnings_point_to_the_callers_line():
+    with pytest.warns(UserWarning, match="once") as found:
+        jax.eval_shape(lambda: warn("once"))
+    assert found[0].filename == __file__
+    with pytest.warns(UserWarning, match="actions are random until the end") as found:
+        purerl.fit(purerl.PPOConfig(env="Catch-bsuite", total_timesteps=512, warmup_steps=512))
+    assert found[0].filename == __file__
 
 
 def test_a_bool_is_neither_an_integer_nor_a_number():

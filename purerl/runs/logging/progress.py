@@ -1,12 +1,12 @@
 """The progress of a run, and the calls of recorders that receive it."""
 
 import pathlib
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from purerl.core.errors import warn
 from purerl.core.plan import Plan
 
 
@@ -106,7 +106,7 @@ class Reports:
             if i not in self._failed and (error := self._error_of(recorder, method, *args)) is not None:
                 self._failed.add(i)
                 hint = "and is skipped until the next checkpoint"
-                warnings.warn(f"the recorder {recorder!r} failed {hint}: {error!r}", stacklevel=4)
+                warn(f"the recorder {recorder!r} failed {hint}: {error!r}")
 
     def _error_of(self, recorder: Any, method: str, *args: Any) -> Exception | None:
         try:

@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem, warn
 from purerl.core.types import PyTree
 from purerl.runs.processes import agreed, from_first, is_first
 from purerl.runs.storage.files import read_errors
@@ -209,7 +208,7 @@ class Store:
             # All processes must load, since Orbax compares the numbers of operations of the processes.
             saved = first_readable(there, self.load) if there else None
         except CheckpointError as error:
-            warnings.warn(f"{error}; earlier best states are ignored", stacklevel=4)
+            warn(f"{error}; earlier best states are ignored")
             return None
         fits = saved and not leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted)
         return saved if fits else None
@@ -257,7 +256,7 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
     except CheckpointCorrupt as error:
         if len(there) == 1:
             raise
-        warnings.warn(f"{error}; reading the previous checkpoint", stacklevel=5)
+        warn(f"{error}; reading the previous checkpoint")
     return first_readable(there[:-1], read)
 
 

@@ -7,14 +7,13 @@ cut off. A damaged or missing row is replaced by a row that counts only steps.
 
 import base64
 import pathlib
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from purerl.core.errors import CheckpointCorrupt, CheckpointError
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, warn
 from purerl.core.metrics import Max, Mean, Sum, add_up
 from purerl.runs.storage.files import AppendOnlyFile, Entry, iterate, read_errors, to_line
 
@@ -152,7 +151,7 @@ def _resume(path: pathlib.Path, header: Header, updates: int) -> tuple[np.ndarra
     if lost := lost + (none if updates % header.every else 0):
         _tell(path, lost, len(records), header.every)
     elif saved is None:
-        warnings.warn(f"{path}: the first line was damaged, and has been rewritten", stacklevel=5)
+        warn(f"{path}: the first line was damaged, and has been rewritten")
     return records, _unpack(pending)
 
 
@@ -195,7 +194,7 @@ def _place(entries: list[Entry], dtype: np.dtype, header: Header, count: int | N
 def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
     each = "" if every == 1 else f" ({every} updates each)"
     what = f"{lost} of {count} records{each}" if lost else "the last records"
-    warnings.warn(f"{path}: damaged or missing: {what}; gaps are filled with step counts only", stacklevel=5)
+    warn(f"{path}: damaged or missing: {what}; gaps are filled with step counts only")
 
 
 def _lines(records: np.ndarray, first: int, **more: int) -> bytes:

@@ -29,8 +29,9 @@ def numbers_of(given: dict[str, Any], environment: Environment) -> dict[str, str
 
 
 def other_numbers(then: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Describe the numbers that differ between two results of `numbers_of`. A number that one of them lacks is skipped."""
-    return [f"{path} {then[path]} before, {now[path]} now" for path in now if then.get(path, now[path]) != now[path]]
+    """Describe the numbers that differ between two results of `numbers_of`, if any. Numbers that one lacks are skipped."""
+    changed = [f"{path} {then[path]} before, {now[path]} now" for path in now if then.get(path, now[path]) != now[path]]
+    return [f"objects have other numbers than when the run was saved: {'; '.join(changed)}"] if changed else []
 
 
 def object_values(given: Any) -> dict[str, str]:
