@@ -13,6 +13,7 @@ from purerl.envs import make_env
 from purerl.learning.update import sequences
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.recurrent import GRU, LRU, LSTM, MinGRU
+from purerl.runs.analysis.export import export
 from tests.helpers.configs import EVERYTHING
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.probes import Probe, Rich
@@ -332,6 +333,42 @@ def test_recurrent_run_with_every_option_resumes_bit_for_bit(tmp_path):
     episodes = loaded.train.evaluate(loaded.state, KEY, 16, max_steps=6)
     assert episodes.finished.all()
     assert not episodes.info["illegal"].any()
+
+
+@pytest.mark.slow
+@pytest.mark.each_landing("lru")
+@pytest.mark.parametrize("kind", KINDS)
+def test_run_in_bfloat16_resumes_in_the_middle_of_an_episode_bit_for_bit(kind, tmp_path):
+    cfg = REMEMBERS.replace(memory=kind, memory_layers=2, compute_dtype="bfloat16", sequence_length=8)
+    whole = fitted(cfg=cfg)
+    part = stopped(tmp_path, 4, cfg=cfg)
+    assert all(np.asarray(x).any() for x in jax.tree.leaves(part.state.actor.carry))
+    assert digest(fitted(cfg=cfg, directory=tmp_path).state) == digest(whole.state)
+
+
+@pytest.mark.slow
+@pytest.mark.each_landing("lru")
+@pytest.mark.parametrize("kind", KINDS)
+def test_ratio_is_one_in_bfloat16(kind):
+    cfg = REMEMBERS.replace(memory=kind, compute_dtype="bfloat16", lr=0.0, lr_final=0.0)
+    metrics = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)
+    np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.each_landing("lru")
+@pytest.mark.parametrize("kind", KINDS)
+def test_exported_memory_acts_like_the_policy_across_episodes(kind):
+    train = tiny(REMEMBERS.replace(memory=kind))
+    state = train.init(KEY)
+    saved, policy = jax.export.deserialize(bytearray(export(train, state))).call, train.policy(state)
+    carries = {name: train.network.initial_carry(2) for name in ("saved", "policy")}
+    for i in range(8):
+        key, obs, first = jax.random.key(i), jax.random.normal(jax.random.key(i), (2, 4)), jnp.array([i in (0, 5), i == 0])
+        got, carries["saved"] = saved(carries["saved"], obs, first, jax.random.key_data(key), False)
+        want, carries["policy"] = policy(carries["policy"], obs, first, key)
+        np.testing.assert_array_equal(got, want)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *carries.values())
 
 
 @pytest.mark.long

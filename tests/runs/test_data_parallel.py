@@ -35,6 +35,7 @@ CASES = {
     "ppo": PPO.replace(**NORMALISED, target_kl=1e-3, nonfinite="freeze", minibatches="env"),
     "kl": PPO.replace(lr_schedule="kl_adaptive", kl_penalty="adaptive", grad_clip="per_network", advantage_norm="batch"),
     "gru": PPO.replace(**MEMORY, normalize_obs=True, arch="shared"),
+    "lru": PPO.replace(**MEMORY | {"memory": "lru"}),
     "rnd": PPO.replace(rnd=RNDConfig(features=4, hidden=(8,), init_steps=256, predictor_fraction=0.5)),
     "ppg": PPGConfig(**SIZES, n_pi=2, e_aux=2, aux_columns=4, **NORMALISED),
     "daac": DAACConfig(**SIZES, e_v=2, value_freq=2, normalize_reward=True),
