@@ -69,7 +69,7 @@ def make_train(
     Args:
         cfg: the config.
         env: custom environment, in place of the config's `env`: a `purerl.Environment` (`purerl.wrap_env` makes one from a
-          single environment), or an object with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, ...).
+          single environment), or an object with gymnax 1.0's methods (`reset`, `step`, `action_space`, ...).
         env_params: parameters of `env`; its `default_params` if None. The config's `env_params` override individual parameters.
         network: custom `purerl.Network` in place of the built-in policy and value networks; `purerl.from_linen` and
           `purerl.from_nnx` make one from a module.

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ from purerl.config.rules import surely_holds
 from purerl.core.auto_reset import has_slow_resets
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, warn
+from purerl.core.masks import LIKELY
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
 from purerl.core.types import Network
 from purerl.learning.phases import Phase, moving_groups
 from purerl.networks.torsos import without
-
-MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of an entry that is probably an action mask
 
 
 def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
@@ -74,17 +72,17 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """Report likely action masks of the environment that the config does not use."""
     if cfg.action_mask:
         return []
-    found = [Problem("action_mask", "auto", hint) for hint in env.host.masks] if env.host else []
+    found = [Problem("action_mask", "auto", hint) for hint in env.masks]
     space = env.observation_space
     for name, x in space.items() if isinstance(space, dict) else ():
         wrong = mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
-        if MASK.search(name) or ("mask" in name and not wrong):
+        if LIKELY.search(name) or ("mask" in name and not wrong):
             use = f"an action mask {wrong}" if wrong.startswith("must") else wrong or f"set action_mask={name!r} to use the mask"
             hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
             found.append(Problem("action_mask", "auto", hint))
     nested = [name for name in entries_of(space) if "/" in name or not isinstance(space, dict)]
     hint = "the policy reads {!r} as an observation; to use it as an action mask, return it at the top level of a dict"
-    return found + [Problem("action_mask", "auto", hint.format(name)) for name in nested if MASK.search(name)]
+    return found + [Problem("action_mask", "auto", hint.format(name)) for name in nested if LIKELY.search(name)]
 
 
 def _likely_mistakes(cfg: OnPolicyConfig) -> list[Problem]:
@@ -108,7 +106,7 @@ def _likely_mistakes(cfg: OnPolicyConfig) -> list[Problem]:
 
 
 def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
-    found = (list(env.host.warnings) if env.host else []) + ([] if "env" in given else _derived_parameters(cfg))
+    found = list(env.host.warnings) if env.host else []
     spaces = entries_of(without(env.observation_space, (cfg.action_mask,)))
     hints = {"float64": "are cast to float32", "uint8": "are cast to float32 without scaling, since they are not images"}
     order = "are read as [height, width, channels]; transpose images whose channels come first"
@@ -118,22 +116,6 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
             found.append(Problem("env", ..., f"observations of {space.dtype.name} {hints[space.dtype.name]}"))
         if "torso" not in given and len(space.shape) == 3 and space.shape[0] <= 4 and min(space.shape[1:]) >= 16:
             found.append(Problem("env", ..., f"observations {list(space.shape)} {order}"))
-    return found
-
-
-# For each parameter that gymnax computes from the defaults of other parameters: the names of these other parameters.
-DERIVED = {"CartPole-v1": {"total_mass": ("masscart", "masspole"), "polemass_length": ("masspole", "length")}}
-
-
-def _derived_parameters(cfg: OnPolicyConfig) -> list[Problem]:
-    """Report parameters that stay as they are, although the parameters that they are made of change."""
-    found, changed = [], cfg.env_params.keys() | cfg.randomize.keys()
-    for name, parts in DERIVED.get(cfg.env, {}).items():
-        moved = [part for part in parts if part in changed]
-        if moved and name not in changed:
-            field = "randomize" if moved[0] in cfg.randomize else "env_params"
-            hint = f"{name} is a separate parameter of gymnax's {cfg.env} and does not follow {moved[0]}; change it, too"
-            found.append(Problem(field, ..., hint))
     return found
 
 

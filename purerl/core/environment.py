@@ -67,6 +67,7 @@ class Environment(NamedTuple):
         action_mask: name of the observation entry that marks valid actions; "" for none.
         critic_obs: name of the observation entry that only the value network sees; "" for none.
         host: the `purerl.envs.host.Host` that runs external (Python) environments; None for environments in JAX.
+        masks: a message about each likely action mask that nothing reads, such as an entry of `info`.
         resets_itself: True if `step` resets with its own random numbers and ignores the second row of keys.
 
     Example:
@@ -96,6 +97,7 @@ class Environment(NamedTuple):
     action_mask: str = ""
     critic_obs: str = ""
     host: Any = None
+    masks: tuple[str, ...] = ()
     resets_itself: bool = False
 
     def step_shapes(self, count: int) -> TimeStep:

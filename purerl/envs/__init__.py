@@ -6,11 +6,11 @@ from typing import Any
 from purerl.config.randomization import Normal, Uniform
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.core.masks import with_named_mask
+from purerl.core.masks import LIKELY, choices_of, with_named_mask
 from purerl.envs.finite_resets import with_finite
 from purerl.envs.functions import check_object
 from purerl.envs.own import checked, with_info
-from purerl.envs.parameters import Made, overridden
+from purerl.envs.parameters import Made, overridden, warn_of_parameters
 from purerl.envs.parameters import swept_problems as problems_of
 from purerl.envs.randomized import with_randomized
 from purerl.envs.suites import adapter
@@ -67,7 +67,12 @@ def make_env(
             raise ConfigError([Problem("randomize_each", "environment", hint)])
         adapt = lambda overrides: made.adapt(overridden(params, overrides))
         bare = with_randomized(adapt, params, env_params, randomize, randomize_once) if randomize else adapt(env_params)
+        if env_params or randomize:
+            warn_of_parameters(adapt, params, env_params, randomize or {})
         bare = bare._replace(name=env_id) if env is None and "/" in env_id else bare
+    if not bare.host and choices_of(bare.action_space):
+        hint = "info[{!r}] is not read; return the mask as the entry 'action_mask' of a dict observation, or set action_mask=''"
+        bare = bare._replace(masks=tuple(hint.format(name) for name in bare.info if LIKELY.search(name)))
     if bare.host:  # a copy that shares no external environments
         if any(getattr(function, "__self__", None) is not bare.host for function in (bare.reset, bare.step)):
             raise ConfigError([Problem("env", bare.name, "has another reset or step; wrap the environment that `make` returns")])

@@ -99,10 +99,8 @@ def check_env(
     if ended.any() and trial["varies"].any() and trial["fresh"].sum() == ended.sum():
         # If every episode begins with the same observation, every episode may also end with it.
         (notes if start_notes else problems).append(NO_FINAL.format(ended.sum()))
-    if made.host:
-        notes += [*map(str, made.host.warnings), *made.host.masks]
-    else:
-        notes += _cost_notes(made, key, compiled, num_envs)
+    notes += made.masks
+    notes += map(str, made.host.warnings) if made.host else _cost_notes(made, key, compiled, num_envs)
     if not all(np.array_equal(trial[name], again[name], equal_nan=True) for name in trial):
         problems.append(DIFFERENT_RUNS)
     elif not made.host:
@@ -244,7 +242,9 @@ def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[st
         problems.append(f"a first observation is outside of the declared space, {_text(env.observation_space)}")
     leaves = jax.tree.leaves(jax.device_get(obs))
     alike = all(np.array_equal(x, np.broadcast_to(x[:1], x.shape)) for x in leaves)
-    return problems, ["every episode begins with the same observation"] if alike else []
+    notes = ["every episode begins with the same observation"] if alike else []
+    planes = any(x.dtype == np.uint8 and x.ndim == 4 and x.max() <= 1 for x in leaves)
+    return problems, notes + ["an image of uint8 has no value above 1, and is divided by 255; return planes as float32"] * planes
 
 
 def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int) -> list[str]:

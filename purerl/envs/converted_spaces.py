@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.errors import ConfigError, Problem, is_count, is_int
+from purerl.core.errors import ConfigError, Problem, is_count, is_int, warn
 from purerl.core.spaces import Box, Discrete, Indices, Mixed, MultiBinary, MultiDiscrete, Space, is_index
 from purerl.core.types import PyTree
 
@@ -81,6 +81,12 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
     elif has_index or isinstance(inside, Indices | MultiDiscrete | MultiBinary | dict):
         hint = f"does not match the observation {name or 'itself'}, {obs}; use Discrete for an integer, Indices for an array"
     found += [Problem("observation_space", inside, hint)] if hint else []
+    high, is_image = (
+        getattr(declared, "high", None),
+        getattr(obs, "dtype", None) == np.uint8 and len(getattr(obs, "shape", ())) == 3,
+    )
+    if is_image and not isinstance(high, Tracer | None) and np.max(high) < 255:
+        warn(f"env: images of uint8 are divided by 255, but the declared bounds are {np.max(high)} or less; return float32")
     return jax.tree.map(lambda x: x if is_index(x) else jax.ShapeDtypeStruct(x.shape, x.dtype), obs, is_leaf=is_index)
 
 

@@ -19,7 +19,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
-from purerl.core.masks import choices_of
+from purerl.core.masks import LIKELY, choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import PyTree
 from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments, action_space, observation_space, observed
@@ -103,13 +103,12 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         drawn = make if env.render_mode == IMAGES and not own else None
     host = Host(
         make=functools.partial(VectorEnvironments, make, vectorization),
-        env=made,
+        env=made._replace(masks=_unread_masks(layers, names) if choices_of(made.action_space) else ()),
         info_shapes=functools.cache(lambda: _info_shapes(tried(1, {}))),
         drawn=drawn and functools.partial(VectorEnvironments, drawn, SYNC),
         frame_seconds=1 / env.metadata.get("render_fps", 30),
         arguments={name: x for name, x in getattr(spec, "kwargs", {}).items() if name != "render_mode"},
         warnings=_reward_warnings(layers),
-        masks=_unread_masks(layers, names) if choices_of(made.action_space) else (),
     )
     return host.environment()
 
@@ -186,7 +185,8 @@ def _reward_warnings(layers: list[Any]) -> tuple[Problem, ...]:
 
 def _unread_masks(layers: list[Any], info: set[str]) -> tuple[str, ...]:
     """Return a message about action masks that an environment offers outside of its observations, if any."""
-    methods = [f"{type(x).__name__}.{name}" for x in layers for name in dir(type(x)) if "action_mask" in name and name[0] != "_"]
-    found = methods[-1:] + [f"info[{name!r}]" for name in sorted(info) if "action_mask" in name and name[0] != "_"]
+    is_mask = lambda name: LIKELY.search(name) and name[0] != "_"
+    methods = [f"{type(x).__name__}.{name}" for x in layers for name in dir(type(x)) if is_mask(name)]
+    found = methods[-1:] + [f"info[{name!r}]" for name in sorted(info) if is_mask(name)]
     hint = "is not read; use a wrapper that adds the mask to a dict observation as 'action_mask' (see from_gymnasium)"
     return (f"{' or '.join(found)} {hint}, or action_mask='' for none",) if found else ()

@@ -29,8 +29,10 @@ from purerl.envs.suites import meant
 with lazily("seaborn", "matplotlib.pyplot"):  # needed for drawing alone, and half of gymnax's import time
     import gymnax
     from gymnax.environments.environment import Environment as GymnaxEnvironment
+    from gymnax.environments.environment import EnvParams
 
 PROTOCOL = "gymnax 1.0"
+LIMIT = "max_steps_in_episode"
 
 DRAWN = {
     *("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0"),
@@ -71,7 +73,13 @@ def adapt(env: Any, params: Any) -> Environment:
     Raises:
         ConfigError: the object violates gymnax's protocol.
     """
-    bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
+    own_step = getattr(type(env), "step", None)
+    bare = own_step is GymnaxEnvironment.step
+    if own_step is None and (hasattr(type(env), "step_env") or hasattr(type(env), "reset_env")):
+        hint = "is a wrapper without step and reset, so that its step_env and reset_env are never called; define step and reset"
+        raise ConfigError([Problem("env", type(env), hint)])
+    if bare and type(env).reset is not GymnaxEnvironment.reset:
+        raise ConfigError([Problem("env", type(env), "overrides reset, which its step never calls; override reset_env")])
     begin = "reset_env" if bare else "reset"
     reset = lambda key: strong(unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL)[::-1])
 
@@ -120,7 +128,17 @@ def default_params(env: Any) -> Any:
         hint = "must define default_params, since the defaults of gymnax end each episode after one step; or pass env_params"
         raise ConfigError([Problem("env", type(env), hint)])
     with jax.ensure_compile_time_eval():
-        return getattr(env, "default_params", None)
+        params = getattr(env, "default_params", None)
+    if _inherits_limit(params) and getattr(type(env), "is_truncated", None) is GymnaxEnvironment.is_truncated:
+        hint = "must declare max_steps_in_episode, since gymnax's default ends each episode after one step"
+        raise ConfigError([Problem("env", type(params), hint)])
+    return params
+
+
+def _inherits_limit(params: Any) -> bool:
+    """Return True if the time limit is the default of gymnax's base class, one step, which no subclass declares."""
+    declared = [base for base in type(params).__mro__ if LIMIT in vars(base).get("__annotations__", {})]
+    return declared == [EnvParams] and params.max_steps_in_episode == EnvParams().max_steps_in_episode
 
 
 def _draw(env: Any, params: Any):
@@ -146,8 +164,10 @@ def _draw(env: Any, params: Any):
 
 
 def _max_steps(params: Any) -> int | None:
-    limit = getattr(params, "max_steps_in_episode", None)
-    return None if limit is None or isinstance(limit, Tracer) or not np.isfinite(limit) else math.ceil(limit)
+    limit = getattr(params, LIMIT, None)
+    if limit is None or isinstance(limit, Tracer) or not np.isfinite(limit) or _inherits_limit(params):
+        return None
+    return math.ceil(limit)
 
 
 def _truncates_at_limit(env: Any) -> bool:

@@ -60,7 +60,6 @@ class Host:
         frame_seconds: duration of an image, in seconds.
         arguments: constructor arguments by name, to tell runs with other arguments apart; {} if unknown.
         warnings: probable mistakes, such as wrappers that change rewards.
-        masks: a message about each action mask of the environments that nothing reads.
         info: names of the `info` entries of a step.
         finite: reset environments whose observation or reward is not finite.
         runs: number of runs side by side. The sets of the latest `SETS * runs` resets are open. A further reset reuses the oldest
@@ -75,7 +74,6 @@ class Host:
     frame_seconds: float = 1 / 30
     arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
     warnings: tuple[Problem, ...] = ()
-    masks: tuple[str, ...] = ()
     info: tuple[str, ...] = ()
     finite: bool = False
     runs: int = 1

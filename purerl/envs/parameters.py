@@ -10,8 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from purerl.core.auto_reset import AutoReset
+from purerl.core.dependence import inputs_read
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, is_count, nearest, raise_if_any
+from purerl.core.errors import ConfigError, Problem, is_count, nearest, raise_if_any, warn
+from purerl.core.spaces import action_shapes
 
 LIMITS = ("max_steps_in_episode", "max_timesteps")  # time limits of gymnax and Craftax
 
@@ -82,6 +85,53 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
     cast = lambda kind, x: x.astype(kind) if isinstance(x, jax.Array) else np.asarray(x).astype(kind)[()]
     changes = {name: cast(_kind(params, name), value) for name, value in overrides.items()}
     return dataclasses.replace(params, **changes)
+
+
+# For parameter classes, by module: parameters that the library computes from the defaults of other parameters.
+DERIVED = {
+    "gymnax.environments.classic_control.cartpole": {
+        "total_mass": ("masscart", "masspole"),
+        "polemass_length": ("masspole", "length"),
+    }
+}
+
+
+def warn_of_parameters(
+    adapt: Callable[[dict[str, Any]], Environment], params: Any, overrides: dict[str, Any], randomize: dict[str, Any]
+) -> None:
+    """Warn about changed parameters that nothing reads, and about parameters that should change with them.
+
+    Args:
+        adapt: maps a dict of parameter values to the environment.
+        params: the environment's parameter object.
+        overrides: new values of parameters.
+        randomize: distributions of parameters.
+    """
+    changed = dict.fromkeys(overrides, "env_params") | dict.fromkeys(randomize, "randomize")
+    for name in _unread(adapt, params, [name for name in changed if name not in LIMITS]):
+        warn(str(Problem(changed[name], ..., f"{name} has no effect, since neither reset nor step reads this parameter")))
+    for name, parts in DERIVED.get(type(params).__module__, {}).items():
+        moved = [part for part in parts if part in changed]
+        if moved and name not in changed:
+            hint = f"{name} is a separate parameter of gymnax and does not follow {moved[0]}; change it, too"
+            warn(str(Problem(changed[moved[0]], ..., hint)))
+
+
+def _unread(adapt: Callable[[dict[str, Any]], Environment], params: Any, names: list[str]) -> list[str]:
+    """Return the names of the parameters on which neither states, steps nor bounds of actions depend. Nothing is compiled."""
+
+    def run(values: dict[str, jax.Array]) -> Any:
+        env, keys = adapt(values), jax.random.split(jax.random.key(0), (2, 1))
+        env_state, obs = env.reset(keys[0])
+        action = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), action_shapes(env.action_space, 1))
+        step = env.step.advance if isinstance(env.step, AutoReset) else env.step
+        return obs, step(keys[0] if step is not env.step else keys, env_state, action), jax.tree.leaves(env.action_space)
+
+    values = {name: jax.ShapeDtypeStruct(np.shape(getattr(params, name)), _kind(params, name)) for name in sorted(names)}
+    try:
+        return [name for name, is_read in zip(values, inputs_read(run, values), strict=True) if not is_read] if names else []
+    except Exception:  # an environment may need concrete parameters, and reads those
+        return []
 
 
 def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:

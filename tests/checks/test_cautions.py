@@ -22,6 +22,19 @@ def test_unused_mask_entries_warn():
         purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(env))  # "" says that no entry is a mask
 
 
+def test_masks_in_info_warn_and_other_entries_do_not():
+    class Tells(Doors):
+        def step(self, key, state, action):
+            *after, info = super().step(key, state, action)
+            return *after, {**info, "legal_actions": jnp.ones(3), "invalid_action": jnp.float32(0)}
+
+    with pytest.warns(UserWarning, match=r"info\['legal_actions'\] is not read") as found:
+        purerl.make_train(CFG, env=purerl.wrap_env(Tells(name="board")))
+    assert len(found) == 1
+    purerl.make_train(CFG, env=purerl.wrap_env(Tells()))
+    purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(Tells(name="board")))
+
+
 @pytest.mark.parametrize(
     ("cfg", "says"),
     [
@@ -35,15 +48,6 @@ def test_phases_that_never_run_and_endless_warm_ups_warn(cfg, says):
     sizes = {name: getattr(CFG, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}
     with pytest.warns(UserWarning, match=says):
         purerl.make_train(cfg.replace(**sizes))
-
-
-def test_parameters_that_do_not_follow_those_they_are_made_of_warn():
-    with pytest.warns(UserWarning, match="randomize: (total_mass|polemass_length) .* does not follow masspole") as found:
-        purerl.make_train(CFG.replace(randomize={"masspole": purerl.Uniform(0.1, 0.5)}))
-    assert len(found) == 2
-    with pytest.warns(UserWarning, match="env_params: polemass_length is a separate parameter"):
-        purerl.make_train(CFG.replace(env_params={"length": 1.0}))
-    purerl.make_train(CFG.replace(env_params={"length": 1.0, "polemass_length": 0.1, "gravity": 5.0}))
 
 
 def test_phases_that_run_once_do_not_warn():

@@ -72,6 +72,13 @@ def test_planes_of_bytes_are_numbers_and_not_images():
         assert observation_space(spaces.Box(0, high, (10, 10, 4), np.uint8)).dtype == dtype
 
 
+def test_declared_planes_of_bytes_warn():
+    planes = jax.ShapeDtypeStruct((10, 10, 4), np.uint8)
+    with pytest.warns(UserWarning, match="divided by 255, but the declared bounds are 1 or less"):
+        observation_space_of(spaces.Box(0, 1, (10, 10, 4), np.uint8), planes)
+    assert observation_space_of(spaces.Box(0, 255, (10, 10, 4), np.uint8), planes) == planes
+
+
 def test_float_declared_as_discrete_is_a_number():
     number = jax.ShapeDtypeStruct((), np.float32)
     assert observation_space_of(spaces.Discrete(5), number) == number

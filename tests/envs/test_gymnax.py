@@ -5,7 +5,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 from gymnax.environments.environment import Environment as GymnaxEnvironment
+from gymnax.environments.environment import EnvParams
+from gymnax.wrappers.purerl import GymnaxWrapper
 
 import purerl
 from purerl import ConfigError, PPOConfig
@@ -137,6 +140,49 @@ class Undeclared(gymnax.environments.environment.Environment):
 
     reset_env, step_env, action_space = Varied.reset_env, Varied.step_env, Varied.action_space
     observe_state, goes, ends, kinds, kind = Varied.observe_state, Varied.goes, Varied.ends, Varied.kinds, Varied.kind
+
+
+@struct.dataclass
+class Unlimited(EnvParams):
+    """Parameters that inherit gymnax's time limit of one step."""
+
+    speed: float = 1.0
+
+
+class Endless(Undeclared):
+    default_params = Unlimited()
+
+
+class Bounded(Endless):
+    def is_truncated(self, state, params):
+        return state.time >= 5
+
+
+def test_inherited_time_limit_of_one_step_is_refused_or_unknown():
+    with pytest.raises(purerl.ConfigError, match=r"env = Unlimited: must declare max_steps_in_episode.*after one step"):
+        purerl.make_train(CFG, env=Endless())
+    assert purerl.make_train(CFG, env=Endless(), env_params=Unlimited(max_steps_in_episode=7)).env.max_steps == 7
+    assert purerl.make_train(CFG, env=Bounded()).env.max_steps is None
+
+
+class Scaled(GymnaxWrapper):
+    def step_env(self, key, state, action, params):
+        obs, state, reward, *rest = self._env.step_env(key, state, action, params)
+        return obs, state, 0.1 * reward, *rest
+
+
+class Begins(Varied):
+    def reset(self, key, params=None):
+        return super().reset(key, params)
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [(Scaled(Varied()), "is a wrapper without step and reset"), (Begins(), "overrides reset, which its step never calls")],
+)
+def test_methods_that_are_never_called_are_refused(env, says):
+    with pytest.raises(purerl.ConfigError, match=says):
+        purerl.make_train(CFG, env=env)
 
 
 def test_environment_without_declared_parameters_is_refused():
