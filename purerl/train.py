@@ -13,7 +13,7 @@ from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks.cautions import warn_about, warn_of_idle_groups, warn_of_unreached_phases, warn_of_unsuited_unit
 from purerl.checks.check_arguments import algorithm_made, check_config, check_parts, check_type, check_update, has_own_carry
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
-from purerl.checks.check_network import check_network
+from purerl.checks.check_network import check_network, warn_of_kept_carry
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
@@ -199,6 +199,8 @@ def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, tor
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
+    if built.is_recurrent and (network is not None or memory is not None):
+        warn_of_kept_carry(cfg, built, env)
     return built if network is None else with_safe_outputs(built)
 
 

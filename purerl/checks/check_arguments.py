@@ -1,9 +1,11 @@
 """Checks of the config and of the functions passed to `make_train`."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from purerl.config.base import OnPolicyConfig
@@ -52,6 +54,10 @@ def check_parts(given: dict[str, Any]) -> None:
                 found.append(
                     Problem(name, describe(result), f"must return an array of shape {list(expected)}, like its first argument")
                 )
+    raise_if_any(found)
+    with contextlib.suppress(Exception), jax.ensure_compile_time_eval(), jax.disable_jit():  # the schedule may hold tracers
+        rates = [float(given["lr_schedule"](jnp.int32(step))) for step in (0, 1000)] if "lr_schedule" in given else []
+        found += [Problem("lr_schedule", rate, "must be at least 0, or the loss is maximised") for rate in rates if rate < 0][:1]
     raise_if_any(found)
 
 

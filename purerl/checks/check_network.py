@@ -8,6 +8,7 @@ import numpy as np
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import surely_holds
+from purerl.core.dependence import inputs_read
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, code_of, raise_if_any, warn
 from purerl.core.platform import strong
@@ -15,6 +16,7 @@ from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, action_shapes,
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.learning.custom import optimizer_problems
 from purerl.networks.distributions import Bernoulli
+from purerl.networks.layers import OfAction
 
 
 def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
@@ -67,6 +69,13 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         found.append(Problem("network", shapes(action), hint))
     elif is_float(action) != is_float(expected):
         found.append(Problem("network", dtypes(action), f"actions must have dtype {dtypes(expected)}"))
+    encoded = lambda policy: policy.encoded(policy.sample(policy.noise(key)))
+    for name, head in dict(outputs.heads or {}).items():
+        if isinstance(head, OfAction):
+            shapes_of_head = head.constant.shape, head.weight.shape
+            wanted = outputs.value.shape, jax.eval_shape(encoded, outputs.policy).shape
+            hint = f"the constant and the weight of the head {name!r} must have the shapes {wanted}"
+            found += [Problem("network", shapes_of_head, hint)] if shapes_of_head != wanted else []
     policies = outputs.policy.parts if isinstance(space, Mixed) else [outputs.policy]
     for policy, part in zip(policies, parts_of(space), strict=True):
         found += _choice_problems(policy, part)
@@ -103,10 +112,23 @@ def _choice_problems(policy: Any, space: Any) -> list[Problem]:
     offered = getattr(policy, "sizes", None) or (2,) * switches
     if choices and offered and tuple(offered) != tuple(choices):
         found.append(Problem("network", offered, f"the policy must have {choices} actions, like the environment"))
-    logits = getattr(policy, "logits", None)
-    if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
-        found.append(Problem("network", logits.shape[-1], f"the policy must have {space.n} logits, one per action"))
+    logits, sizes = getattr(policy, "logits", None), getattr(policy, "sizes", None)
+    count = sum(sizes) if sizes else space.n if isinstance(space, Discrete) else 0
+    if count and logits is not None and logits.shape[-1] != count:
+        found.append(Problem("network", logits.shape[-1], f"the policy must have {count} logits, one per action"))
     return found
+
+
+def warn_of_kept_carry(cfg: OnPolicyConfig, network: Network, env: Environment) -> None:
+    """Warn about a recurrent network that does not read where episodes begin."""
+    params, obs = shapes_of(cfg, network, env, 2)
+    carry = jax.eval_shape(lambda: network.initial_carry(2))
+    run = lambda first, params, carry, obs: network.apply(params, carry, obs, first)
+    if not inputs_read(run, jax.ShapeDtypeStruct((1, 2), bool), params, carry, obs)[0]:
+        hint = (
+            "the network does not read `first`, so that its hidden state continues from one episode to the next; reset the carry"
+        )
+        warn(str(Problem("network", ..., f"{hint} where `first` is True, before the observation is read")))
 
 
 def _warn_of_rounding(outputs: Outputs) -> None:

@@ -108,7 +108,7 @@ class OnPolicyConfig(Config, Batches):
         lr_max: Highest learning rate of `kl_adaptive`.
         critic_lr_scale: Factor of the learning rate for the value network, or for the value head on a shared torso.
         optimizer: `adam`, `adamw`, `muon`, `rmsprop` or `sgd`. `muon` (`optax.contrib`) orthogonalises the steps of all matrices
-          except those of heads, and trains all other parameters by adam with Nesterov momentum.
+          except built-in heads, and trains all other parameters by adam with Nesterov momentum.
         adam_eps: Epsilon of adam, adamw, muon and rmsprop. In rmsprop (decay 0.99), epsilon is added inside the square root, as
           in TensorFlow: 1e-5 inside the root acts like 3e-3 outside.
         weight_decay: Weight decay of adamw.

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_any
+from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_any, warn
 from purerl.core.metrics import Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 from purerl.networks.foreign import describe
@@ -93,14 +93,15 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
     return {name: jnp.asarray(x).astype(jnp.float32) for name, x in found.items()}
 
 
-TRIAL_STEPS = 8
+TRIAL_STEPS, MOVES = 200, 8  # maximum number of trial steps, and the number of updates other than 0 that decide
 
 
 def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
     """Report problems of a custom optimizer for parameters of these shapes. Nothing is compiled.
 
     An optax optimizer with its own learning rate negates its updates. A phase would negate them again, and maximise the loss.
-    Trial steps detect the sign, also after a warm-up or with accumulated gradients.
+    Trial steps detect the sign, also after a warm-up or with accumulated gradients of up to 200 steps. A warning says if the
+    sign could not be detected.
     """
     if optimizer is None:
         return []
@@ -115,17 +116,33 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
             taken = jax.eval_shape(step, params)
         if jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
             return [Problem("optimizer", optimizer, "updates must have the shapes of the network's parameters")]
-        try:
-            with jax.ensure_compile_time_eval(), jax.disable_jit():
-                ones = {group: np.ones(1, np.float32) for group in params}
-                state, moved = optimizer.init(ones), 0.0
-                for _ in range(TRIAL_STEPS):
-                    updates, state = optimizer.update(ones, state, ones)
-                    moved = min(moved, *(float(np.sum(x)) for x in jax.tree.leaves(updates)))
-        except Exception:  # the optimizer needs parameters inside of the groups, or holds tracers
-            return []
+        small = jax.tree.map(lambda x: np.ones((1,) * len(x.shape), np.float32), params)
+        moved = _moved(optimizer, dict.fromkeys(params, np.ones(1, np.float32))) or _moved(optimizer, small)
+    if not moved:
+        hint = "gave no update in a trial, so that its sign is unknown; with its own learning rate it would maximise the loss"
+        warn(str(Problem("optimizer", ..., hint)))
     hint = "already applies a learning rate; use optax.scale_by_adam(), not optax.adam()"
     return [Problem("optimizer", optimizer, hint)] if moved < 0 else []
+
+
+def _moved(optimizer: optax.GradientTransformation, ones: PyTree) -> float:
+    """Return the sum of an optimizer's first updates other than 0, for gradients of 1; 0 if there is none.
+
+    Of several parameters, the one with the lowest sum below 0 counts; if there is none, the one with the highest sum.
+    """
+    totals, moves = [0.0], 0
+    try:
+        with jax.ensure_compile_time_eval(), jax.disable_jit():
+            state = optimizer.init(ones)
+            for _ in range(TRIAL_STEPS):
+                updates, state = optimizer.update(ones, state, ones)
+                change = np.array([float(np.sum(x)) for x in jax.tree.leaves(updates)])
+                totals, moves = totals + change, moves + change.any()
+                if moves == MOVES:
+                    break
+    except Exception:  # the optimizer needs other parameters, or holds tracers
+        return 0.0
+    return min(totals) if min(totals) < 0 else max(totals)
 
 
 def accepted(function: Callable, **values: Any) -> dict[str, Any]:

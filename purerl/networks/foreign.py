@@ -158,9 +158,9 @@ def _outputs(found: Any) -> Outputs:
         policy = DiagGaussian(
             mean, jnp.broadcast_to(log_std.reshape((1,) * (mean.ndim - log_std.ndim) + log_std.shape), mean.shape)
         )
-    value = value.squeeze(-1) if value.ndim == 3 and value.shape[-1] == 1 else value
-    as_head = lambda x: OfAction(*x) if isinstance(x, tuple) and len(x) == 2 else x
-    return Outputs(policy, value, {name: as_head(x) for name, x in heads.items()} if heads else ())
+    single = lambda x: x.squeeze(-1) if x.ndim == 3 and x.shape[-1] == 1 else x
+    as_head = lambda x: OfAction(single(x[0]), x[1]) if isinstance(x, tuple) and len(x) == 2 else x
+    return Outputs(policy, single(value), {name: as_head(x) for name, x in heads.items()} if heads else ())
 
 
 def _is_array(x: Any) -> TypeGuard[jax.Array]:

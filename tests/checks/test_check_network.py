@@ -7,7 +7,8 @@ import pytest
 
 import purerl
 from purerl import ConfigError, Network, Outputs
-from purerl.networks.distributions import Categorical, DiagGaussian, Joint
+from purerl.networks.distributions import Categorical, DiagGaussian, Joint, MultiCategorical
+from purerl.networks.layers import OfAction
 from tests.helpers.probes import Varied, acting
 from tests.helpers.programs import compiles
 from tests.helpers.tiny import CFG, tiny
@@ -64,6 +65,47 @@ def test_critic_lr_scale_needs_a_value_group():
     tiny(network=net)
     with pytest.raises(purerl.ConfigError, match=r"critic_lr_scale = 0\.5.*'value'.*\['critic', 'policy'\]"):
         tiny(CFG.replace(critic_lr_scale=0.5), network=net)
+
+
+def test_logits_that_do_not_fit_their_choices_are_refused():
+    env = acting(Varied, "multi_discrete")()
+    net = Network(
+        lambda key, obs: {"policy": jnp.zeros(1)},
+        lambda params, c, obs, first: (
+            Outputs(MultiCategorical(jnp.zeros((*first.shape, 9)), (2, 3)), jnp.zeros(first.shape)),
+            c,
+        ),
+    )
+    with pytest.raises(ConfigError, match="network = 9: the policy must have 5 logits"):
+        purerl.make_train(CFG, env=env, network=net)
+
+
+@pytest.mark.parametrize(("constant", "weight"), [((1, 2), (1, 2, 1)), ((1, 2, 3), (1, 2, 2))])
+def test_advantage_head_that_does_not_fit_the_action_is_refused(constant, weight):
+    def apply(params, c, obs, first):
+        head = OfAction(jnp.zeros(constant), jnp.zeros(weight))
+        return Outputs(Categorical(jnp.zeros((*first.shape, 2))), jnp.zeros(first.shape), {"advantage": head}), c
+
+    params = {name: jnp.zeros(1) for name in ("policy", "value", "advantage")}
+    with pytest.raises(ConfigError, match="constant and the weight of the head 'advantage' must have the shapes"):
+        purerl.make_train(purerl.DAACConfig(), network=Network(lambda key, obs: params, apply))
+
+
+def counts(resets):
+    """Return a network whose hidden state counts steps, of the episode or of the environment."""
+
+    def apply(params, carry, obs, first):
+        after = (jnp.where(first[0], 0.0, carry) if resets else carry) + len(first)
+        logits = jnp.zeros((*first.shape, 2)) + after[None, :, None]
+        return Outputs(Categorical(logits), jnp.zeros(first.shape)), after
+
+    return Network(lambda key, obs: {"policy": jnp.zeros(1)}, apply, jnp.zeros)
+
+
+def test_hidden_state_that_continues_across_episodes_warns():
+    with pytest.warns(UserWarning, match="does not read `first`, so that its hidden state continues"):
+        tiny(network=counts(False))
+    tiny(network=counts(True))
 
 
 def test_policies_that_do_not_fit_a_mixed_action_are_refused():

@@ -168,11 +168,40 @@ def test_low_precision_results_of_user_code_become_float32():
         optax.multi_transform({"a": optax.adam(1e-3), "b": optax.adam(1e-2)}, {"policy": "a", "value": "b"}),
         optax.adam(optax.linear_schedule(0.0, 1e-3, 100)),
         optax.MultiSteps(optax.adam(1e-3), 4).gradient_transformation(),
+        optax.MultiSteps(optax.adam(1e-3), 16).gradient_transformation(),
+        optax.adam(lambda step: jnp.where(step < 100, 0.0, 1e-3)),
+        optax.multi_transform(
+            {"head": optax.adam(1e-3), "body": optax.adam(1e-3)},
+            lambda params: jax.tree_util.tree_map_with_path(
+                lambda path, _: "head" if "Linear" in jax.tree_util.keystr(path) else "body", params
+            ),
+        ),
+        optax.adamw(1e-3, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params)),
     ],
 )
 def test_optimizers_with_their_own_learning_rate_are_refused(optimizer):
     with pytest.raises(purerl.ConfigError, match="already applies a learning rate"):
         purerl.make_train(CFG, optimizer=optimizer)
+
+
+def test_optimizer_that_labels_layers_is_tried_on_layers():
+    params = purerl.make_train(CFG).init(KEY).params
+    labels = jax.tree.map(lambda x: "matrix" if x.ndim > 1 else "vector", params)
+    parts = {"matrix": optax.scale_by_adam(), "vector": optax.identity()}
+    purerl.make_train(CFG, optimizer=optax.multi_transform(parts, labels))
+    with pytest.raises(purerl.ConfigError, match="already applies a learning rate"):
+        purerl.make_train(CFG, optimizer=optax.multi_transform({**parts, "matrix": optax.adam(1e-3)}, labels))
+
+
+def test_optimizer_of_unknown_sign_warns():
+    with pytest.warns(UserWarning, match="its sign is unknown"):
+        purerl.make_train(CFG, optimizer=optax.MultiSteps(optax.adam(1e-3), 1000).gradient_transformation())
+    purerl.make_train(CFG, optimizer=optax.chain(optax.scale_by_adam(), optax.add_noise(1.0, 0.55, 0)))
+
+
+def test_negative_learning_rates_are_refused():
+    with pytest.raises(purerl.ConfigError, match=r"lr_schedule = -0\.001.*: must be at least 0"):
+        purerl.make_train(CFG, lr_schedule=lambda step: jnp.where(step < 10, 0.0, -1e-3))
 
 
 def test_optimizers_of_groups_without_a_learning_rate_are_accepted():
