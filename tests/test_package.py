@@ -25,6 +25,7 @@ train
 runs
 studies
 cli
+__main__
 """
 LAYER_OF = {package: i for i, layer in enumerate(LAYERS.split("\n")) for package in layer.split()}
 
@@ -88,7 +89,6 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     "pure",  # test_train
     "runs.session",  # runs/test_fit, runs/test_directory
     "runs.storage.orbax_v1",  # runs/test_checkpoint
-    "studies.reading",  # studies/test_compare, studies/test_sweep
     "envs.outputs",  # envs/test_conformance
     "envs.random_rollout",  # envs/test_conformance
     # Modules whose tests need many parts at once.

@@ -89,16 +89,26 @@ def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
     return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
 
 
-def over_the_last(mean: Mean, share: float) -> np.ndarray:
-    """Average a metric over the last fraction `share` of each run, `[rows]` or `[runs, rows]` on the host; return `[runs]`.
+def over_the_last(metrics: dict[str, Any], name: str, share: float) -> np.ndarray:
+    """Average a metric over the last fraction `share` of the steps of each run; return `[runs]`.
 
-    If nothing was counted in this fraction, average over the whole run. If nothing was counted in the whole run, return NaN.
+    For a run in which nothing was counted in this fraction, double the fraction until something was. If nothing was counted in
+    the whole run, the result is NaN.
+
+    Args:
+        metrics: metrics on the host, `[rows]` or `[runs, rows]`, with `steps`. The last row may have fewer steps than the others.
+        name: name of the metric, a `Mean`.
+        share: the fraction, rounded to whole rows.
     """
-    totals, counts = (np.atleast_2d(x).astype(np.float64) for x in (mean.total, mean.count))
-    tail = slice(-max(1, round(totals.shape[1] * share)), None)
-    none = counts[:, tail].sum(1) == 0
-    total, count = (np.where(none, x.sum(1), x[:, tail].sum(1)) for x in (totals, counts))
-    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    totals, counts = (np.atleast_2d(x).astype(np.float64) for x in (metrics[name].total, metrics[name].count))
+    steps = np.atleast_2d(metrics["steps"].total)[0].astype(np.float64)
+    later, found = steps.sum() - steps.cumsum(), np.full(len(totals), np.nan)
+    while steps.size and np.isnan(found).any() and share < 2:
+        tail = later < max(1, round(min(share, 1) * steps.sum() / steps[0])) * steps[0]
+        count = counts[:, tail].sum(1)
+        found = np.divide(totals[:, tail].sum(1), count, out=found, where=np.isnan(found) & (count > 0))
+        share *= 2
+    return found
 
 
 def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarray]:

@@ -54,6 +54,16 @@ class Evaluations:
         return _table(self._rows, self._runs)
 
 
+def is_current(updates: np.ndarray, finished: int) -> bool:
+    """Return True if the last evaluation of a table is no older than the interval between the last two evaluations.
+
+    Args:
+        updates: `[evaluations]`, the update of each evaluation.
+        finished: number of finished updates.
+    """
+    return len(updates) > 0 and finished - updates[-1] < max(1, np.diff(updates[-2:]).sum())
+
+
 def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
     """Return the table of a journal, as `Evaluations.table` does; empty without a journal. Damaged rows are left out."""
     return _table([row for row in read_journal(path) if row is not None], runs)

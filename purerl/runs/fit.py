@@ -62,7 +62,7 @@ class FitResult(NamedTuple):
         """Describe the run, its steps and returns, in a few lines."""
         lines = [repr(self.run), self.progress.steps_in_words]
         if self.metrics:
-            lines += [f"return over the last tenth: {_spread(over_the_last(self.metrics['episode_return'], LAST))}"]
+            lines += [f"return over the last tenth: {_spread(over_the_last(self.metrics, 'episode_return', LAST))}"]
         if len(self.evaluations["update"]):
             lines += [f"return of the last evaluation: {_spread(self.evaluations['episode_return'][-1])}"]
         lines += [f"stopped by {getattr(self.stopped_by, 'name', self.stopped_by)}"] if self.stopped_by else []
@@ -205,6 +205,8 @@ def fit(
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-updates // (MANY_ROWS // 10))
         warn(f"saves {rows:,} rows of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,} or fewer")
+    if options.eval_every > updates:
+        warn(f"eval_every = {options.eval_every} is more than the {updates} updates, so only the untrained policy is evaluated")
     score = evaluation_of(trainer, vars(options))
     layout = {"exact": options.exact, "share": 1 if options.exact else trainer.share, "devices_per_run": options.devices_per_run}
     who = identity(trainer.train, trainer.cfg, options.seed, options.num_seeds, **layout)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purerl.acting.evaluate import Episodes
 from purerl.config.base import OnPolicyConfig
@@ -244,6 +245,8 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     if isinstance(train, DataParallel):
         check_replicas(state, train.axis_name)
     path, train = run_directory(directory), _whole(train)
+    if np.ndim(state.clock.low):  # under `vmap`, every run has a counter
+        state = state.replace(clock=jax.tree.map(lambda x: x.reshape(-1)[0], state.clock))
     if (path / FILE).exists():
         raise ConfigError([Problem("directory", str(path), "belongs to a run of purerl.fit; choose another directory")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:

@@ -188,7 +188,7 @@ class Batch:
         count = len(self.labels)
         names = [(None, label, i, str(i), i - count, str(i - count)) for i, label in enumerate(self.labels)]
         runs = enumerate(zip(names, self.pairs, strict=True))
-        found = [i for i, (name, (c, s)) in runs if run in name and config in (None, c) and seed in (None, s)]
+        found = [i for i, (name, (c, s)) in runs if run in name and config in (None, c or 0) and seed in (None, s)]
         if len(found) == 1:
             return found[0]
         shown = ", ".join(map(repr, self.labels[:8])) + (", ..." if len(self.labels) > 8 else "")

@@ -30,7 +30,7 @@ from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, share, to_tree
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
 from purerl.runs.trainer import MAX_CHUNK, Trainer
-from purerl.runs.warm_start import last_step, warm_start
+from purerl.runs.warm_start import check_layout, last_step, warm_start
 from purerl.runs.watch import MetricWatch
 
 MAX_SECONDS = 15.0  # longest chunk: a signal takes effect at the end of a chunk
@@ -74,10 +74,16 @@ class Session:
         self.curves = Curves(header, home.file(FILE))
         # A call without evaluations keeps the evaluation settings of the checkpoint.
         self._evaluated = _protocol(options) or record.get("evaluated")
+        given = None if options.init_from is None else str(absolute(options.init_from))
+        self._init_from = given if saved is None else record.get("init_from")
+        if saved is not None and given not in (None, record.get("init_from", given)):
+            began = f"with the parameters of {self._init_from}" if self._init_from else "without init_from"
+            warn(f"init_from = {given!r} has no effect, since the run in {home.path} began {began}")
         self.state = trainer.init()
         if saved is not None:
             self._resume(saved, template)
         elif begins_from is not None:
+            check_layout(begins_from, trainer.pairs, options.init_from)
             unit, groups = trainer.train.action_unit, tuple(options.init_groups)
             self.state = trainer.restart(warm_start(self.state, begins_from, options.init_from, unit, groups))
         self._start = (self.updates, self.seconds)
@@ -117,6 +123,8 @@ class Session:
         (over,), _ = agreed(self._stopping.was_stopped and self._stopping.is_over(self._progress()))
         self.stopped_by = STOPPED if over else None
         done = self.updates == self.plan.num_updates or over
+        if done and self.score is not None and not len(self.evaluations):
+            warn("the run is finished, so eval_every has no effect; evaluate the result with purerl.load(...).evaluate")
         if not done:
             self.trainer.compile(self.state)
         if self.score is not None and self.updates == 0:
@@ -216,6 +224,7 @@ class Session:
             "first_step": self._first_step,
             "evaluations": len(self.evaluations),
             "evaluated": self._evaluated,
+            "init_from": self._init_from,
             "finite": self.finite.tolist(),
             "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
         }

@@ -1,7 +1,7 @@
 """Warm starts: runs that begin with the parameters of another run."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,8 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.core.types import TrainState
-from purerl.runs.identity import WARM, unit_differences
+from purerl.runs.identity import WARM, config_of, unit_differences
+from purerl.runs.run_batch import pairs_of
 from purerl.runs.storage.checkpoint import Checkpoint
 
 INTRINSIC = "['state'].extra['intrinsic']"
@@ -19,6 +20,23 @@ def last_step(saved: Checkpoint) -> int:
     """Return the environment steps of one run at a checkpoint, including the steps of the runs that it continues."""
     config = saved.record["config"]
     return saved.record.get("first_step", 0) + saved.updates * config["num_envs"] * config["num_steps"]
+
+
+def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], directory: Any) -> None:
+    """Raise a ConfigError if several runs start from as many runs, but these are of other configs.
+
+    Args:
+        saved: checkpoint of the runs to start from.
+        pairs: config, or None if there is only one, and seed of each new run.
+        directory: directory of the checkpoint.
+    """
+    record = saved.record
+    there = [config for config, _ in pairs_of(config_of(record), record["seed"], record["num_seeds"] or 1)]
+    here = [config for config, _ in pairs]
+    if len(here) == len(there) > 1 and here != there:
+        text = lambda configs: f"{len(set(configs))} config(s) with {len(configs) // len(set(configs))} seed(s)"
+        hint = f"has runs of {text(there)}, but this call has {text(here)}; start from a single run, or from as many configs"
+        raise ConfigError([Problem("init_from", str(directory), hint)])
 
 
 def warm_start(

@@ -37,7 +37,8 @@ def compare(
           name. An entry has all runs in its folders and their subfolders; of a study, only the winner's final runs. If these runs
           have several configs, each config becomes an entry of its own. A task is an environment with its `env_kwargs`,
           `env_params`, `randomize` and `num_levels`, and has its own column. All entries need the same tasks.
-        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the learning curve.
+        score: `final`, the mean over the last tenth of training (over the last fifth, and so on, if no episode ended in it), or
+          the last evaluation; `auc`, the mean over the learning curve.
         episodes: `training`, whose episodes sample actions while the agent learns; or `evaluation`.
         reference: a dict from each task to a pair of scores, which are normalised to 0 and 1; or a TOML or JSON file of such a
           dict. Scores of several tasks are pooled only with a reference.
@@ -71,7 +72,7 @@ def compare(
     names, read = names_of(one.task for _, one, _ in found), {}
     for name, one, directory in found:
         _add(read, name, names[one.task], one, directory)
-    _warn_of_other_numbers([one for _, one, _ in found])
+    _warn_of_other_numbers([(name, one) for name, one, _ in found])
     tasks = sorted(set(names.values()))
     missing = [(name, [task for task in tasks if task not in of_tasks]) for name, of_tasks in read.items()]
     hint = "has no run of {}, unlike other entries; all entries need the same environments and environment parameters"
@@ -81,16 +82,17 @@ def compare(
     return dataclasses.replace(comparison, protocol=_protocol(comparison, score, episodes))
 
 
-def _warn_of_other_numbers(scored: list[Scored]) -> None:
-    """Warn if runs of one task had environments with other numbers, which are perhaps other tasks."""
-    found: dict[tuple[Task, str], set[str]] = {}
-    for one in scored:
+def _warn_of_other_numbers(scored: list[tuple[str, Scored]]) -> None:
+    """Warn if environments of one task, or other custom objects of one entry and task, have other numbers."""
+    found: dict[tuple[Task, str, str], set[str]] = {}
+    for entry, one in scored:
         for path, number in one.numbers.items():
-            if path.startswith("env."):
-                found.setdefault((one.task, path), set()).add(number)
-    for (task, path), numbers in found.items():
+            found.setdefault((one.task, "" if path.startswith("env.") else entry, path), set()).add(number)
+    for (task, entry, path), numbers in found.items():
         if len(numbers) > 1:
-            warn(f"runs of {task.name} differ in {path}: {', '.join(sorted(numbers))}; is it one task?")
+            which = f"{entry}: runs of {task.name}" if entry else f"runs of {task.name}"
+            doubt = "are they one algorithm?" if entry else "is it one task?"
+            warn(f"{which} differ in {path}: {', '.join(sorted(numbers))}; {doubt}")
 
 
 def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored, directory: pathlib.Path) -> None:
@@ -101,7 +103,11 @@ def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored,
     before = of_tasks.get(task)
     if before is not None:
         twice = set(before.seeds) & set(one.seeds)
-        alike = {"lengths": before.steps.tolist() == one.steps.tolist(), "hyperparameters": before.settings == one.settings}
+        alike = {
+            "lengths": before.steps.tolist() == one.steps.tolist(),
+            "hyperparameters or objects": before.settings == one.settings,
+            "evaluations": before.evaluated == one.evaluated,
+        }
         faults = [f"seed {seed} of {task} twice" for seed in sorted(twice)]
         faults += [f"runs of {task} with different {what}" for what, same in alike.items() if not same]
         if faults:

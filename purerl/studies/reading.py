@@ -14,12 +14,12 @@ from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMis
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
 from purerl.runs.analysis.statistics import interval, iqm, with_interval
-from purerl.runs.evaluations import read_evaluations
+from purerl.runs.evaluations import is_current, read_evaluations
 from purerl.runs.fit import FitResult
 from purerl.runs.run import num_runs
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
-from purerl.runs.storage.checkpoint import first_readable, read_record, saved_updates
+from purerl.runs.storage.checkpoint import newest_record, saved_updates
 from purerl.runs.storage.files import read_errors, read_file
 from purerl.studies.tasks import Task, is_of_task, task_of
 
@@ -39,7 +39,8 @@ class Scored(NamedTuple):
         scores: `[seeds]`.
         steps: `[points]` environment steps of one seed, counted from the first update.
         curve: `[seeds, points]` mean returns after these steps, NaN if no episode ended.
-        settings: the algorithm and the hyperparameters of the directory, as JSON.
+        settings: the algorithm, the hyperparameters and custom objects of the directory, and whether it began with the
+          parameters of another run, as JSON.
         evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
           environment differed from that of training; None for scores of training.
         numbers: the numbers in the objects that the user passed, by path.
@@ -120,18 +121,6 @@ def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, 
         raise CheckpointMismatch(file.parent, differ)
 
 
-def newest_record(directory: pathlib.Path) -> dict[str, Any]:
-    """Return the record of a run's newest readable checkpoint, without reading its arrays.
-
-    Raises:
-        CheckpointError: the run has no readable checkpoint.
-    """
-    folder = directory / "checkpoints"
-    if not (there := saved_updates(folder)):
-        raise CheckpointError(f"no checkpoint in {folder}")
-    return first_readable(there, lambda number: read_record(folder / str(number)))
-
-
 @read_errors()
 def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     """Return the scores of the runs in a directory, one `Scored` per config. Diverged runs are left out, with a warning.
@@ -149,11 +138,13 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     lines = curves_in(directory, metrics, header, "episode_return")
     values = np.concatenate([line.values for line in lines])
     pairs, differ = header.runs, header.configs
-    steps, final = lines[0].steps - header.first_step, over_the_last(metrics["episode_return"], LAST)
+    steps, final = lines[0].steps - header.first_step, over_the_last(metrics, "episode_return", LAST)
     if episodes == "evaluation":
         table = read_evaluations(directory / "evaluations.jsonl", len(pairs))
         if not len(table["update"]):
             raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
+        if not is_current(table["update"], record["updates"]):
+            warn(f"{directory}: the last evaluation was after {table['update'][-1]:,} of {record['updates']:,} updates")
         steps = table["update"] * (header.steps // header.every)
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     elif score == "final" and header.every > 1 and (rows := np.shape(metrics["episode_return"].count)[-1]) * LAST < 1:
@@ -172,7 +163,8 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         if places:
             task, seeds = task_of(record, config, evaluated), tuple(pairs[i][1] for i in places)
             algorithm, config = record["algorithm"], {k: x for k, x in record["config"].items() if k not in RECORDING}
-            settings = json.dumps([algorithm, config], sort_keys=True)
+            objects = {name: x for name, x in record["objects"].items() if name not in ("env", "env_params")}
+            settings = json.dumps([algorithm, config, objects, bool(record.get("init_from"))], sort_keys=True)
             rows, numbers = (scores[places], steps, values[places]), record.get("numbers", {})
             found.append(Scored(label, algorithm, task, seeds, *rows, settings, evaluated, numbers))
     return found
@@ -196,8 +188,9 @@ def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
         for home in (directory, directory.parent):
             if (plan := read_plan(home / PLAN)) is not None:
                 programs = plan["programs"]
-                alone = next(iter(programs.values())) if len(programs) == 1 else []
-                return tuple(plan["labels"][i] for i in programs.get(directory.name if home != directory else None, alone))
+                here = next(iter(programs.values())) if home == directory and len(programs) == 1 else []
+                places = here if home == directory else programs.get(directory.name, [])
+                return tuple(plan["labels"][i] for i in places)
     return ()
 
 
@@ -236,16 +229,15 @@ def summary_of(label: str, scores: np.ndarray) -> Summary:
 
 
 def final_returns(result: FitResult) -> np.ndarray:
-    """Return each run's mean return, `[runs]`: in the last evaluation, or, without evaluations, in the last tenth of training.
+    """Return each run's mean return, `[runs]`: in the last evaluation, or, without a current one, in the last tenth of training.
 
     If the run diverged or no episode ended, the result is NaN.
     """
-    return np.where(result.finite, _final(result.evaluations, result.metrics), np.nan)
-
-
-def _final(evaluations: dict[str, np.ndarray], metrics: dict[str, Any]) -> np.ndarray:
-    table = evaluations["episode_return"]
-    return table[-1].astype(np.float64) if len(table) else over_the_last(metrics["episode_return"], LAST)
+    if is_current(result.evaluations["update"], result.progress.updates):
+        final = result.evaluations["episode_return"][-1].astype(np.float64)
+    else:
+        final = over_the_last(result.metrics, "episode_return", LAST)
+    return np.where(result.finite, final, np.nan)
 
 
 # --- the list of runs ------------------------------------------------------------------------------------------------
@@ -310,7 +302,7 @@ def _best(directory: pathlib.Path, finite: list[bool]) -> float:
     try:
         table = read_evaluations(directory / "evaluations.jsonl", len(finite))["episode_return"]
         if not table.size:
-            table = over_the_last(curves.read(directory)[0]["episode_return"], LAST)
+            table = over_the_last(curves.read(directory)[0], "episode_return", LAST)
     except (CheckpointError, KeyError):
         return np.nan
     table = np.where(finite, table, np.nan)

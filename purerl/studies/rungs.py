@@ -132,14 +132,15 @@ class RungTrainer:
         while done < updates:
             length = min(length, MAX_CHUNK, updates - done)
             state, metrics, finite = runs.chunk(state, length)
-            rows.append(metrics["episode_return"])
+            rows.append({name: metrics[name] for name in ("episode_return", "steps")})
             done, now = done + length, time.perf_counter()
             length = max(1, round(length * min(4.0, CHUNK_SECONDS / (now - before))))
             before = now
             if self._limit() is not None and done < updates:
                 return None
-        episode_return = jax.tree.map(lambda *x: np.concatenate(x, -1)[..., -length_of_rung:], *rows)
-        scores, shape = np.where(finite, over_the_last(episode_return, SCORED), np.nan), (-1, self._options["num_seeds"])
+        rung = jax.tree.map(lambda *x: np.concatenate(x, -1)[..., -length_of_rung:], *rows)
+        scores = np.where(finite, over_the_last(rung, "episode_return", SCORED), np.nan)
+        shape = (-1, self._options["num_seeds"])
         return state, scores.reshape(shape), np.all(finite.reshape(shape), axis=1)
 
     def _runs(self, static: dict[str, Any], points: list[dict[str, Any]]) -> Trainer:

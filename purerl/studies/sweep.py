@@ -202,7 +202,7 @@ class SweepResult(NamedTuple):
     def returns(self) -> np.ndarray:
         """Return the score of each run, `[configs, seeds]`; NaN if the run was not trained, diverged, or ended no episode.
 
-        The score is the mean return of the last evaluation or, without evaluations, of episodes in the last tenth of training.
+        The score is the mean return of the last evaluation or, without a current one, of episodes in the last tenth of training.
         """
         scores = np.full((len(self.sweep.points), self.num_seeds), np.nan)
         for program, result in zip(self.programs, self.results, strict=False):

@@ -3,7 +3,7 @@
 import numpy as np
 
 import purerl
-from purerl.core.metrics import Mean, Sum
+from purerl.core.metrics import Mean, Sum, over_the_last
 
 
 def test_summarize_carries_the_newest_mean_forward_if_asked():
@@ -23,3 +23,24 @@ def test_diverged_runs_keep_their_nan():
 
 def test_summarize_accepts_metrics_of_one_update():
     assert np.isnan(purerl.summarize({"loss": Mean(np.float32(0), np.int32(0))}, fill=True)["loss"])
+
+
+def rows_of(totals, counts, steps):
+    return {"x": Mean(np.float32(totals), np.int32(counts)), "steps": Sum(np.int32(steps))}
+
+
+def test_last_tenth_is_counted_in_steps():
+    full = rows_of(np.arange(40), np.ones(40), np.full(40, 8))
+    assert over_the_last(full, "x", 0.1) == np.mean([36, 37, 38, 39])
+    short = rows_of(np.arange(11), np.ones(11), [32] * 10 + [8])  # the last row has one update, the others four
+    assert over_the_last(short, "x", 0.1) == np.mean([9, 10])
+
+
+def test_last_tenth_without_counts_is_doubled():
+    counts = np.zeros((2, 40), int)
+    counts[0, [0, 33, 37]] = 1
+    counts[1, [0, 5]] = 1
+    metrics = rows_of(counts * np.arange(40), counts, np.full((2, 40), 8))
+    assert over_the_last(metrics, "x", 0.05).tolist() == [37, 2.5]
+    assert np.isnan(over_the_last(rows_of([0, 0], [0, 0], [8, 8]), "x", 0.1)).all()
+    assert np.isnan(over_the_last(rows_of([], [], []), "x", 0.1)).all()

@@ -210,7 +210,7 @@ def test_killed_run_resumes_bit_for_bit(tmp_path):
         "--save-every",
         "5",
     )
-    command = lambda folder: [sys.executable, "-m", "purerl.cli", "ppo", *flags, "--directory", str(tmp_path / folder)]
+    command = lambda folder: [sys.executable, "-m", "purerl", "ppo", *flags, "--directory", str(tmp_path / folder)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     assert subprocess.run(command("whole"), **quiet, timeout=300).returncode == 0
     checkpoints, seen = tmp_path / "killed" / "checkpoints", 0

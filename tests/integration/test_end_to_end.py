@@ -31,7 +31,7 @@ def process(*words):
 
 
 def command(*words):
-    done = process("-m", "purerl.cli", *map(str, words))
+    done = process("-m", "purerl", *map(str, words))
     out = done.communicate(timeout=300)[0]
     assert done.returncode == 0, out
     return out

@@ -37,7 +37,7 @@ def start(directory, *more, code=None):
         "JAX_COMPILATION_CACHE_DIR": os.environ["PURERL_TESTS_CACHE"],
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
     }
-    command = [sys.executable, *(("-c", code) if code else ("-m", "purerl.cli")), *COMMAND.split(), "--directory", str(directory)]
+    command = [sys.executable, *(("-c", code) if code else ("-m", "purerl")), *COMMAND.split(), "--directory", str(directory)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen([*command, *more], env=env, **pipes)
 

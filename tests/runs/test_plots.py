@@ -1,5 +1,7 @@
 """Points and titles of plots."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -57,3 +59,11 @@ def test_plots_note_few_seeds(tmp_path, monkeypatch):
         monkeypatch.setattr(plots, "curves_of", lambda *_, seeds=seeds: curve(seeds))
         titles[seeds] = purerl.plot(["a"], tmp_path / "a.png").axes[0].get_title()
     assert titles[3] == f"{titles[5]}\nfew seeds: {statistics.few_seeds([3])}"
+
+
+@pytest.mark.slow
+def test_diverged_runs_without_nan_in_the_metric_are_left_out(tmp_path):
+    cfg = jax.vmap(lambda lr: SMALL.replace(lr=lr, total_timesteps=512, lr_schedule="constant"))(jnp.array([1e-3, 1e30]))
+    result = purerl.fit(cfg, env=Varied(), directory=tmp_path, num_seeds=2, on_nonfinite="ignore")
+    assert result.finite.tolist() == [True, True, False, False]
+    assert [curve.diverged.tolist() for curve in plots.curves_of(tmp_path)] == [[False] * 2, [True] * 2]

@@ -201,7 +201,7 @@ def test_resumed_csv_keeps_column_names_with_commas(tmp_path):
     """Columns are named as for a batch of configs: `value_loss/config 0, seed 3`."""
     for updates in (1, 2):
         rows = Csv(tmp_path / "metrics.csv")
-        rows.begin(SimpleNamespace(updates=updates - 1))
+        rows.begin(SimpleNamespace(updates=updates - 1, evaluation=None))
         rows.write({"update": updates, "value_loss/config 0, seed 3": 0.5})
         rows.close()
     assert (tmp_path / "metrics.csv").read_text() == 'update,"value_loss/config 0, seed 3"\n1,0.5\n2,0.5\n'
@@ -210,7 +210,7 @@ def test_resumed_csv_keeps_column_names_with_commas(tmp_path):
 def test_csv_with_a_truncated_header_is_rewritten(tmp_path):
     (tmp_path / "metrics.csv").write_text("update,value_lo")
     rows = Csv(tmp_path / "metrics.csv")
-    rows.begin(SimpleNamespace(updates=1))
+    rows.begin(SimpleNamespace(updates=1, evaluation=None))
     rows.write({"update": 2, "value_loss": 0.5})
     rows.close()
     assert (tmp_path / "metrics.csv").read_text() == "update,value_loss\n2,0.5\n"
@@ -219,7 +219,7 @@ def test_csv_with_a_truncated_header_is_rewritten(tmp_path):
 def test_csv_without_kept_rows_takes_the_new_header(tmp_path):
     for names in (("loss",), ("loss", "loss/seed 0", "loss/seed 1")):
         rows = Csv(tmp_path / "metrics.csv")
-        rows.begin(SimpleNamespace(updates=0))
+        rows.begin(SimpleNamespace(updates=0, evaluation=None))
         rows.write({"update": 1} | dict.fromkeys(names, 0.5))
         rows.close()
     assert (tmp_path / "metrics.csv").read_text() == "update,loss,loss/seed 0,loss/seed 1\n1,0.5,0.5,0.5\n"
@@ -228,7 +228,7 @@ def test_csv_without_kept_rows_takes_the_new_header(tmp_path):
 def test_resumed_csv_leaves_columns_without_new_values_empty(tmp_path):
     for row in ({"update": 1, "measure/norm": 2.0, "loss": 0.5}, {"update": 2, "loss": 0.25}):
         rows = Csv(tmp_path / "metrics.csv")
-        rows.begin(SimpleNamespace(updates=row["update"] - 1))
+        rows.begin(SimpleNamespace(updates=row["update"] - 1, evaluation=None))
         rows.write(row)
         rows.close()
     assert (tmp_path / "metrics.csv").read_text() == "update,measure/norm,loss\n1,2.0,0.5\n2,,0.25\n"
@@ -260,3 +260,24 @@ def test_too_many_metrics_rows_warn(tmp_path):
     cfg = CFG.replace(total_timesteps=64 * 2_000_000)
     with pytest.warns(UserWarning, match=r"saves 2,000,000 rows of metrics; metrics_every=20 saves 100,000 or fewer"):
         purerl.fit(cfg, directory=tmp_path, env=Varied(), chunk_seconds=1e-9, recorders=(StopAt(1),))
+
+
+def test_csv_names_the_columns_that_it_cannot_hold(tmp_path):
+    rows = Csv(tmp_path / "metrics.csv")
+    rows.begin(SimpleNamespace(updates=0, evaluation=None))
+    rows.write({"update": 1, "loss": 0.5})
+    with pytest.warns(UserWarning, match=r"metrics\.csv has no columns for evaluation/episode_return, which are left out"):
+        rows.write({"update": 2, "loss": 0.5, "evaluation/episode_return": 1.0})
+    rows.write({"update": 3, "loss": 0.5, "evaluation/episode_return": 1.0})
+    rows.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 3])
+def test_rows_have_no_evaluation_of_a_later_update(tmp_path, every):
+    options = {"recorders": (JsonLines(tmp_path / "rows.jsonl", every),), "eval_every": 4, "eval_episodes": 4}
+    result = purerl.fit(CFG.replace(total_timesteps=64 * 9, env="CartPole-v1"), chunk_seconds=15, **options)
+    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    table = dict(zip(result.evaluations["update"].tolist(), result.evaluations["episode_return"][:, 0].tolist(), strict=True))
+    assert len({*table.values()}) == 3
+    assert [row["evaluation/episode_return"] for row in rows] == [table[row["update"] // 4 * 4] for row in rows]

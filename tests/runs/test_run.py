@@ -128,3 +128,15 @@ def test_state_before_any_update_can_be_saved(tmp_path):
     purerl.save(tmp_path, train, jax.jit(train.update)(state)[0])
     assert digest(purerl.restore(tmp_path, train, updates=0)) == digest(state)
     assert int(purerl.load(tmp_path, env=Varied()).state.clock) == 1
+
+
+@pytest.mark.slow
+def test_states_of_several_seeds_can_be_saved(tmp_path):
+    train = tiny()
+    state = jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 2)).state
+    assert state.clock.low.shape == (2,)
+    purerl.save(tmp_path, train, state)
+    run = purerl.load(tmp_path, env=Varied())
+    assert (run.updates, len(run.labels)) == (train.plan.num_updates, 2)
+    assert digest(run.state.params) == digest(state.params)
+    assert run.select(config=0, run=1).labels == run.labels[1:]

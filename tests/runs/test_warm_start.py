@@ -99,7 +99,8 @@ def test_continued_steps_are_counted_from_those_of_the_first_run(tmp_path):
     seen = []
     options = {"cfg": wide, "init_from": tmp_path / "a", "continue_steps": True, "recorders": (seen.append,)}
     fitted(updates=2, directory=tmp_path / "b", **options)
-    fitted(updates=4, directory=tmp_path / "b", **options | {"init_from": tmp_path / "lost", "continue_steps": False})
+    with pytest.warns(UserWarning, match="lost' has no effect, since the run in .* began with the parameters of"):
+        fitted(updates=4, directory=tmp_path / "b", **options | {"init_from": tmp_path / "lost", "continue_steps": False})
     assert [progress.steps_of_run() for progress in seen] == [before + 2 * CFG.batch_size, before + 4 * CFG.batch_size]
     (curve,) = curves_of(tmp_path / "b")
     assert curve.steps.tolist() == [before + 2 * CFG.batch_size, before + 4 * CFG.batch_size]
@@ -107,3 +108,26 @@ def test_continued_steps_are_counted_from_those_of_the_first_run(tmp_path):
     assert third.progress.steps_of_run() == before + 5 * CFG.batch_size
     with pytest.raises(purerl.ConfigError, match="continue_steps = True: needs init_from"):
         purerl.fit(CFG, continue_steps=True)
+
+
+@pytest.mark.slow
+def test_configs_are_not_taken_for_seeds(tmp_path):
+    two = jax.vmap(lambda lr: CFG.replace(lr=lr))(jax.numpy.array([1e-3, 1e-2]))
+    fitted(updates=1, directory=tmp_path / "a", cfg=two)
+    with pytest.raises(purerl.ConfigError, match=r"has runs of 2 config\(s\) with 1 seed\(s\), but this call has 1 config"):
+        fitted(updates=1, init_from=tmp_path / "a", num_seeds=2)
+    fitted(updates=1, init_from=tmp_path / "a", cfg=two, seed=5)
+
+
+@pytest.mark.slow
+def test_another_start_of_an_existing_run_warns(tmp_path):
+    for name in ("a", "b"):
+        fitted(updates=1, directory=tmp_path / name)
+    for _ in range(2):
+        fitted(updates=2, directory=tmp_path / "c", init_from=tmp_path / "a")
+    with pytest.warns(UserWarning, match=r"init_from = .* has no effect, since the run in .* began with the parameters of .*a"):
+        fitted(updates=2, directory=tmp_path / "c", init_from=tmp_path / "b")
+    with pytest.warns(UserWarning, match="has no effect, since the run in .* began without init_from"):
+        fitted(updates=1, directory=tmp_path / "a", init_from=tmp_path / "b")
+    with pytest.warns(UserWarning, match="the run is finished, so eval_every has no effect"):
+        fitted(updates=1, directory=tmp_path / "a", eval_every=1)

@@ -14,6 +14,7 @@ from purerl.studies.compare import _add
 from purerl.studies.comparison import Comparison
 from purerl.studies.reading import Scored
 from purerl.studies.tasks import Task
+from tests.helpers.tiny import CFG
 
 
 @pytest.mark.parametrize("entries", [5, [5], {"a": 5}, {"a": []}])
@@ -67,8 +68,33 @@ def test_seeds_of_different_hyperparameters_are_not_pooled():
     _add(read, "x", "T", one, Path("first"))
     _add(read, "x", "T", one._replace(seeds=(2, 3)), Path("second"))
     assert read["x"]["T"].seeds == (0, 1, 2, 3)
-    with pytest.raises(purerl.ConfigError, match="x would have runs of T with different hyperparameters; use different names"):
+    with pytest.raises(
+        purerl.ConfigError, match="x would have runs of T with different hyperparameters or objects; use different"
+    ):
         _add(read, "x", "T", one._replace(seeds=(4,), settings="b"), Path("third"))
+    with pytest.raises(purerl.ConfigError, match="x would have runs of T with different evaluations; use different names"):
+        _add(read, "x", "T", one._replace(seeds=(4,), evaluated={"episodes": 4}), Path("fourth"))
+
+
+def unclipped(weight):
+    def loss(outputs, old, advantage, cfg):
+        return -weight * advantage * outputs.policy.log_prob(old.action)
+
+    return loss
+
+
+@pytest.mark.slow
+def test_seeds_with_other_objects_or_another_start_are_not_pooled(tmp_path):
+    cfg = CFG.replace(env="CartPole-v1", total_timesteps=128)
+    purerl.fit(cfg, directory=tmp_path / "plain/a")
+    purerl.fit(cfg, 1, directory=tmp_path / "warm/a", init_from=tmp_path / "plain/a")
+    for seed, weight in ((2, 1.0), (3, 2.0)):
+        purerl.fit(cfg, seed, directory=tmp_path / f"own/{seed}", policy_loss=unclipped(weight))
+    for other in ("warm", "own"):
+        with pytest.raises(purerl.ConfigError, match="with different hyperparameters or objects"):
+            purerl.compare({"x": [tmp_path / "plain", tmp_path / other]})
+    with pytest.warns(UserWarning, match=r"own: runs of CartPole-v1 differ in policy_loss\.weight: 1, 2; are they one algorithm"):
+        purerl.compare([tmp_path / "own"])
 
 
 def test_unequal_training_lengths_are_noted_in_the_first_line():

@@ -54,8 +54,8 @@ def test_all_programs_and_options_are_checked_before_training(tmp_path):
         with pytest.raises(purerl.ConfigError):
             made.fit(**{"seed": 0, "directory": tmp_path, **options})
     made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Acrobot-v1"]})
-    with pytest.raises(purerl.ConfigError, match="length"):
-        made.fit(0, tmp_path, eval_every=1, eval_env_params={"length": 1.0})
+    with pytest.raises(purerl.ConfigError, match="gravity"):
+        made.fit(0, tmp_path, eval_every=1, eval_env_params={"gravity": 1.0})
     assert list(tmp_path.iterdir()) == []  # otherwise a later correct call would be refused
 
 

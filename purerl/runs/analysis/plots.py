@@ -1,5 +1,6 @@
 """Learning curves of runs in directories."""
 
+import contextlib
 import os
 import pathlib
 from collections.abc import Sequence
@@ -8,10 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest
 from purerl.core.metrics import add_up, summarize
 from purerl.runs.analysis import statistics
 from purerl.runs.storage import curves
+from purerl.runs.storage.checkpoint import newest_record
 from purerl.runs.storage.files import write_errors
 
 CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
@@ -25,7 +27,7 @@ class Curve(NamedTuple):
         label: name of the directory and, with several configs, how this config differs.
         steps: `[points]` environment steps of one seed.
         values: `[seeds, points]`, NaN where nothing was counted.
-        diverged: `[seeds]`, True for a seed that counted NaN.
+        diverged: `[seeds]`, True for a seed that counted NaN, or whose learnt values are not finite.
     """
 
     label: str
@@ -61,6 +63,8 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
     configs = [config for config, _ in pairs]
     label = lambda config: directory.name if config is None else f"{directory.name}: {differ[config]}"
     diverged = np.isnan(np.atleast_2d(jax.tree.leaves(chosen)[0])).max(-1)
+    with contextlib.suppress(CheckpointError):  # curves without a checkpoint can be plotted, too
+        diverged = diverged | ~np.array(newest_record(directory).get("finite", ~diverged))
     rows_of = {config: [i for i, other in enumerate(configs) if other == config] for config in configs}
     ends = np.array(ends, np.int64)
     return [Curve(label(config), steps[ends - 1], values[rows], diverged[rows]) for config, rows in rows_of.items()]

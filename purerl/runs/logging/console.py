@@ -77,7 +77,7 @@ class LiveLine:
 def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     """Return a table of each run's episodes, last entropy, and mean return and length over the last tenth of `metrics`."""
     rate = f", {progress.steps_per_second:,.0f} steps/s" if progress.updates > progress.began[0] else ""
-    returns, lengths = (over_the_last(metrics[name], LAST) for name in ("episode_return", "episode_length"))
+    returns, lengths = (over_the_last(metrics, name, LAST) for name in ("episode_return", "episode_length"))
     episodes = np.atleast_2d(metrics["episodes"].total).sum(1, dtype=np.int64)
     entropies = np.atleast_2d(metrics["entropy"].read())[:, -1]
     columns = zip(progress.labels, episodes, returns, lengths, entropies, strict=True)

@@ -28,7 +28,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, is_int
+from purerl.core.errors import ConfigError, Problem, is_int, warn
 from purerl.core.metrics import add_up, summarize
 from purerl.runs.logging.progress import Progress
 from purerl.runs.storage.files import atomic_write, read_file
@@ -109,7 +109,7 @@ class Rows(abc.ABC):
         if self.sink is not None:  # left open by a failure
             with contextlib.suppress(OSError):
                 self.sink.close()
-        self.sink, self._pending, self._written = None, None, 0.0
+        self.sink, self._pending, self._written, self._evaluation = None, None, 0.0, progress.evaluation
 
     def __call__(self, progress: Progress) -> None:
         rows = progress.metrics
@@ -121,9 +121,12 @@ class Rows(abc.ABC):
         self._written = progress.seconds
         count = jax.tree.leaves(rows)[0].shape[-1]
         every, before, start = self._every or count, progress.updates - count, 0
+        earlier = progress._replace(evaluation=self._evaluation)  # evaluations are at the ends of chunks
         for end in range(every - before % every if self._every else count, count + 1, every):
-            self.write(row_of(progress, jax.tree.map(lambda x: x[..., start:end], rows), before + end))  # noqa: B023
+            part = jax.tree.map(lambda x: x[..., start:end], rows)  # noqa: B023
+            self.write(row_of(progress if end == count else earlier, part, before + end))
             start = end
+        self._evaluation = progress.evaluation
         self._pending = (progress, jax.tree.map(lambda x: x[..., start:], rows)) if start < count else None
 
     def flush(self) -> None:
@@ -174,7 +177,7 @@ class Csv(TextRows):
     """One line per row, below a header line of names; NaN is written as an empty cell."""
 
     def begin(self, progress: Progress) -> None:
-        self._names: list[str] = []
+        self._names, self._lost = list[str](), list[str]()
         super().begin(progress)
 
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
@@ -189,6 +192,9 @@ class Csv(TextRows):
         if not self._names:
             self._names = list(row)
             writer.writerow(self._names)
+        if lost := [name for name in row if name not in self._names and name not in self._lost]:
+            warn(f"{self.path} has no columns for {', '.join(lost)}, which are left out; write to another file")
+            self._lost += lost
         # If the run resumes without `measure=`, the columns of `measure` stay empty.
         values = [row.get(name, math.nan) for name in self._names]
         writer.writerow(["" if math.isnan(x) else x for x in values])

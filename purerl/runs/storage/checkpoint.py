@@ -260,6 +260,18 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
     return first_readable(there[:-1], read)
 
 
+def newest_record(directory: pathlib.Path) -> dict[str, Any]:
+    """Return the record of a run's newest readable checkpoint, without reading its arrays.
+
+    Raises:
+        CheckpointError: the run has no readable checkpoint.
+    """
+    folder = directory / "checkpoints"
+    if not (there := saved_updates(folder)):
+        raise CheckpointError(f"no checkpoint in {folder}")
+    return first_readable(there, lambda number: read_record(folder / str(number)))
+
+
 def read_record(path: pathlib.Path) -> dict[str, Any]:
     """Read and verify the record of the checkpoint at `path`."""
     with _translate(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):

@@ -1,4 +1,4 @@
-"""Run the command `purerl` as `python -m purerl.cli`."""
+"""Run the command `purerl` as `python -m purerl`."""
 
 import sys
 
