@@ -143,8 +143,10 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         table = read_evaluations(directory / "evaluations.jsonl", len(pairs))
         if not len(table["update"]):
             raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
-        if not is_current(table["update"], record["updates"]):
+        if score == "final" and not is_current(table["update"], record["updates"]):
             warn(f"{directory}: the last evaluation was after {table['update'][-1]:,} of {record['updates']:,} updates")
+        if score == "auc" and len(set(np.diff(table["update"]).tolist())) > 1:
+            warn(f"{directory}: eval_every has changed, and 'auc' gives each evaluation the same weight")
         steps = table["update"] * (header.steps // header.every)
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     elif score == "final" and header.every > 1 and (rows := np.shape(metrics["episode_return"].count)[-1]) * LAST < 1:

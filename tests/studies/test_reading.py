@@ -21,6 +21,9 @@ def test_old_evaluations_are_not_final_scores(tmp_path):
     np.testing.assert_array_equal(final_returns(old), over_the_last(old.metrics, "episode_return", LAST))
     with pytest.warns(UserWarning, match="the last evaluation was after 4 of 24 updates"):
         scored(tmp_path, "final", "evaluation")
+    purerl.fit(long.replace(total_timesteps=64 * 40), eval_every=10, **options)
+    with pytest.warns(UserWarning, match="eval_every has changed, and 'auc' gives each evaluation the same weight"):
+        scored(tmp_path, "auc", "evaluation")
     with pytest.warns(UserWarning, match="eval_every = 50 is more than the 4 updates"):
         untrained = purerl.fit(short, eval_every=50, eval_episodes=4)
     np.testing.assert_array_equal(final_returns(untrained), over_the_last(untrained.metrics, "episode_return", LAST))
