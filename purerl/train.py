@@ -200,7 +200,7 @@ def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, tor
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
     if built.is_recurrent and (network is not None or memory is not None):
-        warn_of_kept_carry(cfg, built, env)
+        warn_of_kept_carry(cfg, built, env, "network" if memory is None else "memory")
     return built if network is None else with_safe_outputs(built)
 
 

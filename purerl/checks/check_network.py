@@ -119,16 +119,14 @@ def _choice_problems(policy: Any, space: Any) -> list[Problem]:
     return found
 
 
-def warn_of_kept_carry(cfg: OnPolicyConfig, network: Network, env: Environment) -> None:
-    """Warn about a recurrent network that does not read where episodes begin."""
+def warn_of_kept_carry(cfg: OnPolicyConfig, network: Network, env: Environment, name: str) -> None:
+    """Warn about a recurrent network, given as the argument `name`, that does not read where episodes begin."""
     params, obs = shapes_of(cfg, network, env, 2)
     carry = jax.eval_shape(lambda: network.initial_carry(2))
     run = lambda first, params, carry, obs: network.apply(params, carry, obs, first)
-    if not inputs_read(run, jax.ShapeDtypeStruct((1, 2), bool), params, carry, obs)[0]:
-        hint = (
-            "the network does not read `first`, so that its hidden state continues from one episode to the next; reset the carry"
-        )
-        warn(str(Problem("network", ..., f"{hint} where `first` is True, before the observation is read")))
+    if jax.tree.leaves(carry) and not inputs_read(run, jax.ShapeDtypeStruct((1, 2), bool), params, carry, obs)[0]:
+        hint = "does not read `first`, so that the hidden state continues from one episode to the next; reset the carry where"
+        warn(str(Problem(name, ..., f"{hint} `first` is True, before the observation is read")))
 
 
 def _warn_of_rounding(outputs: Outputs) -> None:

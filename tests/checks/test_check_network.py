@@ -103,7 +103,7 @@ def counts(resets):
 
 
 def test_hidden_state_that_continues_across_episodes_warns():
-    with pytest.warns(UserWarning, match="does not read `first`, so that its hidden state continues"):
+    with pytest.warns(UserWarning, match="network: does not read `first`, so that the hidden state continues"):
         tiny(network=counts(False))
     tiny(network=counts(True))
 

@@ -96,7 +96,7 @@ def test_proposed_numbers_work_on_several_devices(count):
 
 
 class Memory(linen.Module):
-    """A running sum of its inputs."""
+    """A running sum of its inputs, where no episode begins."""
 
     @staticmethod
     def initial_carry(num_envs):
@@ -104,7 +104,7 @@ class Memory(linen.Module):
 
     @linen.compact
     def __call__(self, carry, x, first):
-        return jnp.cumsum(linen.Dense(4)(x), 0) + carry[None], carry
+        return jnp.where(first[..., None], 0.0, jnp.cumsum(linen.Dense(4)(x), 0) + carry[None]), carry
 
 
 @pytest.mark.parametrize("objects", [{"network": running_sum(2, 4)}, {"memory": Memory()}], ids=["network", "memory"])
