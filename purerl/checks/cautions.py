@@ -76,13 +76,13 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     space = env.observation_space
     for name, x in space.items() if isinstance(space, dict) else ():
         wrong = mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
-        if LIKELY.search(name) or ("mask" in name and not wrong):
+        if LIKELY.match(name) or ("mask" in name and not wrong):
             use = f"an action mask {wrong}" if wrong.startswith("must") else wrong or f"set action_mask={name!r} to use the mask"
             hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
             found.append(Problem("action_mask", "auto", hint))
     nested = [name for name in entries_of(space) if "/" in name or not isinstance(space, dict)]
     hint = "the policy reads {!r} as an observation; to use it as an action mask, return it at the top level of a dict"
-    return found + [Problem("action_mask", "auto", hint.format(name)) for name in nested if LIKELY.search(name)]
+    return found + [Problem("action_mask", "auto", hint.format(name)) for name in nested if LIKELY.match(name)]
 
 
 def _likely_mistakes(cfg: OnPolicyConfig) -> list[Problem]:

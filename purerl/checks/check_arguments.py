@@ -56,7 +56,7 @@ def check_parts(given: dict[str, Any]) -> None:
                 )
     raise_if_any(found)
     with contextlib.suppress(Exception), jax.ensure_compile_time_eval(), jax.disable_jit():  # the schedule may hold tracers
-        rates = [float(given["lr_schedule"](jnp.int32(step))) for step in (0, 1000)] if "lr_schedule" in given else []
+        rates = [float(given["lr_schedule"](jnp.int32(step))) for step in (0, 1)] if "lr_schedule" in given else []
         found += [Problem("lr_schedule", rate, "must be at least 0, or the loss is maximised") for rate in rates if rate < 0][:1]
     raise_if_any(found)
 

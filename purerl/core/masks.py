@@ -13,7 +13,7 @@ from purerl.core.reductions import total
 from purerl.core.spaces import Discrete, MultiDiscrete, Space, parts_of
 
 ENTRY = "action_mask"
-LIKELY = re.compile(r"action_?mask|(?<![a-z])(legal|valid|avail\w*)_?action")  # the name of what is probably an action mask
+LIKELY = re.compile(r"(?!_|is_|has_|n_|num_).*(action_?mask|(?<![a-z])(legal|valid|avail\w*)_?action)")  # names of action masks
 VALUES = "an action mask must be 1 (or True) for valid actions and 0 for invalid actions, not logits such as 0 and -inf"
 
 

@@ -68,11 +68,15 @@ def make_env(
         adapt = lambda overrides: made.adapt(overridden(params, overrides))
         bare = with_randomized(adapt, params, env_params, randomize, randomize_once) if randomize else adapt(env_params)
         if env_params or randomize:
-            warn_of_parameters(adapt, params, env_params, randomize or {})
+            key = f"{env_id} {env_kwargs}" if env is None else ""
+            warn_of_parameters(adapt, params, env_params, randomize or {}, key)
         bare = bare._replace(name=env_id) if env is None and "/" in env_id else bare
     if not bare.host and choices_of(bare.action_space):
         hint = "info[{!r}] is not read; return the mask as the entry 'action_mask' of a dict observation, or set action_mask=''"
-        bare = bare._replace(masks=tuple(hint.format(name) for name in bare.info if LIKELY.search(name)))
+        named = [name for name in bare.info if LIKELY.match(name)]
+        shapes = bare.step_shapes(num_envs).info if named else {}
+        named = [name for name in named if shapes[name].shape[1:] == (sum(choices_of(bare.action_space)),)]
+        bare = bare._replace(masks=tuple(map(hint.format, named)))
     if bare.host:  # a copy that shares no external environments
         if any(getattr(function, "__self__", None) is not bare.host for function in (bare.reset, bare.step)):
             raise ConfigError([Problem("env", bare.name, "has another reset or step; wrap the environment that `make` returns")])

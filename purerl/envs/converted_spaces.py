@@ -86,7 +86,8 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
         getattr(obs, "dtype", None) == np.uint8 and len(getattr(obs, "shape", ())) == 3,
     )
     if is_image and not isinstance(high, Tracer | None) and np.max(high) < 255:
-        warn(f"env: images of uint8 are divided by 255, but the declared bounds are {np.max(high)} or less; return float32")
+        hint = "return float32 to avoid this"
+        warn(f"env: built-in networks divide images of uint8 by 255, but the declared bounds are {np.max(high)} or less; {hint}")
     return jax.tree.map(lambda x: x if is_index(x) else jax.ShapeDtypeStruct(x.shape, x.dtype), obs, is_leaf=is_index)
 
 

@@ -98,7 +98,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         names = set()
         for obs in environments.explore(PROBED if environments.same_step else 1):
             _check_shapes(jax.tree.map(lambda x: x[0], obs), made)
-            names |= set(environments.told)
+            names |= {name for name, x in environments.told.items() if np.ndim(x) > 1 or np.asarray(x).dtype == object}
     if drawn is None or IMAGES not in env.metadata.get("render_modes", ()):
         drawn = make if env.render_mode == IMAGES and not own else None
     host = Host(
@@ -185,8 +185,7 @@ def _reward_warnings(layers: list[Any]) -> tuple[Problem, ...]:
 
 def _unread_masks(layers: list[Any], info: set[str]) -> tuple[str, ...]:
     """Return a message about action masks that an environment offers outside of its observations, if any."""
-    is_mask = lambda name: LIKELY.search(name) and name[0] != "_"
-    methods = [f"{type(x).__name__}.{name}" for x in layers for name in dir(type(x)) if is_mask(name)]
-    found = methods[-1:] + [f"info[{name!r}]" for name in sorted(info) if is_mask(name)]
+    methods = [f"{type(x).__name__}.{name}" for x in layers for name in dir(type(x)) if LIKELY.match(name)]
+    found = methods[-1:] + [f"info[{name!r}]" for name in sorted(info) if LIKELY.match(name)]
     hint = "is not read; use a wrapper that adds the mask to a dict observation as 'action_mask' (see from_gymnasium)"
     return (f"{' or '.join(found)} {hint}, or action_mask='' for none",) if found else ()

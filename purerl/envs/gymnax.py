@@ -78,8 +78,12 @@ def adapt(env: Any, params: Any) -> Environment:
     if own_step is None and (hasattr(type(env), "step_env") or hasattr(type(env), "reset_env")):
         hint = "is a wrapper without step and reset, so that its step_env and reset_env are never called; define step and reset"
         raise ConfigError([Problem("env", type(env), hint)])
-    if bare and type(env).reset is not GymnaxEnvironment.reset:
+    of = lambda name: next(i for i, base in enumerate(type(env).__mro__) if name in vars(base))
+    if bare and of("reset") < of("reset_env"):
         raise ConfigError([Problem("env", type(env), "overrides reset, which its step never calls; override reset_env")])
+    if bare and _inherits_limit(params) and type(env).is_truncated is GymnaxEnvironment.is_truncated:
+        hint = "must declare max_steps_in_episode, since gymnax's default ends each episode after one step"
+        raise ConfigError([Problem("env", type(params), hint)])
     begin = "reset_env" if bare else "reset"
     reset = lambda key: strong(unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL)[::-1])
 
@@ -128,17 +132,14 @@ def default_params(env: Any) -> Any:
         hint = "must define default_params, since the defaults of gymnax end each episode after one step; or pass env_params"
         raise ConfigError([Problem("env", type(env), hint)])
     with jax.ensure_compile_time_eval():
-        params = getattr(env, "default_params", None)
-    if _inherits_limit(params) and getattr(type(env), "is_truncated", None) is GymnaxEnvironment.is_truncated:
-        hint = "must declare max_steps_in_episode, since gymnax's default ends each episode after one step"
-        raise ConfigError([Problem("env", type(params), hint)])
-    return params
+        return getattr(env, "default_params", None)
 
 
 def _inherits_limit(params: Any) -> bool:
     """Return True if the time limit is the default of gymnax's base class, one step, which no subclass declares."""
     declared = [base for base in type(params).__mro__ if LIMIT in vars(base).get("__annotations__", {})]
-    return declared == [EnvParams] and params.max_steps_in_episode == EnvParams().max_steps_in_episode
+    limit = getattr(params, LIMIT, None)
+    return declared == [EnvParams] and not isinstance(limit, Tracer) and limit == EnvParams().max_steps_in_episode
 
 
 def _draw(env: Any, params: Any):

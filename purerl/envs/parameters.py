@@ -96,8 +96,13 @@ DERIVED = {
 }
 
 
+_known_unread: dict[
+    tuple[str, ...], list[str]
+] = {}  # by environment and names of parameters, since Craftax's trace takes seconds
+
+
 def warn_of_parameters(
-    adapt: Callable[[dict[str, Any]], Environment], params: Any, overrides: dict[str, Any], randomize: dict[str, Any]
+    adapt: Callable[[dict[str, Any]], Environment], params: Any, overrides: dict[str, Any], randomize: dict[str, Any], key: str
 ) -> None:
     """Warn about changed parameters that nothing reads, and about parameters that should change with them.
 
@@ -106,9 +111,14 @@ def warn_of_parameters(
         params: the environment's parameter object.
         overrides: new values of parameters.
         randomize: distributions of parameters.
+        key: text that identifies the environment, so that it is traced only once; "" for an object.
     """
     changed = dict.fromkeys(overrides, "env_params") | dict.fromkeys(randomize, "randomize")
-    for name in _unread(adapt, params, [name for name in changed if name not in LIMITS]):
+    names = [name for name in changed if name not in LIMITS]
+    asked = (key, *sorted(names))
+    unread = _known_unread[asked] if asked in _known_unread else _unread(adapt, params, names)
+    _known_unread.update({asked: unread} if key else {})
+    for name in unread:
         warn(str(Problem(changed[name], ..., f"{name} has no effect, since neither reset nor step reads this parameter")))
     for name, parts in DERIVED.get(type(params).__module__, {}).items():
         moved = [part for part in parts if part in changed]

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -93,15 +94,15 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
     return {name: jnp.asarray(x).astype(jnp.float32) for name, x in found.items()}
 
 
-TRIAL_STEPS, MOVES = 200, 8  # maximum number of trial steps, and the number of updates other than 0 that decide
+TRIAL_STEPS, MOVES = 128, 4  # maximum number of trial steps, and the number of updates other than 0 that decide
 
 
 def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
     """Report problems of a custom optimizer for parameters of these shapes. Nothing is compiled.
 
     An optax optimizer with its own learning rate negates its updates. A phase would negate them again, and maximise the loss.
-    Trial steps detect the sign, also after a warm-up or with accumulated gradients of up to 200 steps. A warning says if the
-    sign could not be detected.
+    Trial steps detect the sign, also after a warm-up or with accumulated gradients of up to 128 steps. A warning says if the
+    sign could not be detected. An optimizer with traced hyperparameters is not tried.
     """
     if optimizer is None:
         return []
@@ -117,16 +118,19 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
         if jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
             return [Problem("optimizer", optimizer, "updates must have the shapes of the network's parameters")]
         small = jax.tree.map(lambda x: np.ones((1,) * len(x.shape), np.float32), params)
-        moved = _moved(optimizer, dict.fromkeys(params, np.ones(1, np.float32))) or _moved(optimizer, small)
+        moved = _moved(optimizer, dict.fromkeys(params, np.ones(1, np.float32)))
+        moved = _moved(optimizer, small) if moved is None else moved
     if not moved:
         hint = "gave no update in a trial, so that its sign is unknown; with its own learning rate it would maximise the loss"
         warn(str(Problem("optimizer", ..., hint)))
     hint = "already applies a learning rate; use optax.scale_by_adam(), not optax.adam()"
-    return [Problem("optimizer", optimizer, hint)] if moved < 0 else []
+    return [Problem("optimizer", optimizer, hint)] if moved is not None and moved < 0 else []
 
 
-def _moved(optimizer: optax.GradientTransformation, ones: PyTree) -> float:
-    """Return the sum of an optimizer's first updates other than 0, for gradients of 1; 0 if there is none.
+def _moved(optimizer: optax.GradientTransformation, ones: PyTree) -> float | None:
+    """Return the sum of an optimizer's first updates other than 0, for gradients of 1; 0 if there is none, NaN if traced.
+
+    The result is None if the optimizer needs parameters of another structure.
 
     Of several parameters, the one with the lowest sum below 0 counts; if there is none, the one with the highest sum.
     """
@@ -140,8 +144,10 @@ def _moved(optimizer: optax.GradientTransformation, ones: PyTree) -> float:
                 totals, moves = totals + change, moves + change.any()
                 if moves == MOVES:
                     break
-    except Exception:  # the optimizer needs other parameters, or holds tracers
-        return 0.0
+    except jax.errors.JAXTypeError:
+        return math.nan
+    except Exception:  # a custom optimizer may raise anything
+        return None
     return min(totals) if min(totals) < 0 else max(totals)
 
 

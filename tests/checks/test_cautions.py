@@ -26,7 +26,7 @@ def test_masks_in_info_warn_and_other_entries_do_not():
     class Tells(Doors):
         def step(self, key, state, action):
             *after, info = super().step(key, state, action)
-            return *after, {**info, "legal_actions": jnp.ones(3), "invalid_action": jnp.float32(0)}
+            return *after, {**info, "legal_actions": jnp.ones(3), "invalid_action": jnp.ones(3), "valid_action": jnp.float32(0)}
 
     with pytest.warns(UserWarning, match=r"info\['legal_actions'\] is not read") as found:
         purerl.make_train(CFG, env=purerl.wrap_env(Tells(name="board")))

@@ -74,7 +74,7 @@ def test_planes_of_bytes_are_numbers_and_not_images():
 
 def test_declared_planes_of_bytes_warn():
     planes = jax.ShapeDtypeStruct((10, 10, 4), np.uint8)
-    with pytest.warns(UserWarning, match="divided by 255, but the declared bounds are 1 or less"):
+    with pytest.warns(UserWarning, match="divide images of uint8 by 255, but the declared bounds are 1 or less"):
         observation_space_of(spaces.Box(0, 1, (10, 10, 4), np.uint8), planes)
     assert observation_space_of(spaces.Box(0, 255, (10, 10, 4), np.uint8), planes) == planes
 

@@ -162,6 +162,9 @@ def test_inherited_time_limit_of_one_step_is_refused_or_unknown():
     with pytest.raises(purerl.ConfigError, match=r"env = Unlimited: must declare max_steps_in_episode.*after one step"):
         purerl.make_train(CFG, env=Endless())
     assert purerl.make_train(CFG, env=Endless(), env_params=Unlimited(max_steps_in_episode=7)).env.max_steps == 7
+    assert purerl.make_train(CFG.replace(env_params={"max_steps_in_episode": 9}), env=Endless()).env.max_steps == 9
+    with pytest.raises(purerl.ConfigError, match="must declare max_steps_in_episode"):
+        purerl.make_train(CFG, env=Varied(), env_params=Unlimited())
     assert purerl.make_train(CFG, env=Bounded()).env.max_steps is None
 
 
@@ -174,6 +177,16 @@ class Scaled(GymnaxWrapper):
 class Begins(Varied):
     def reset(self, key, params=None):
         return super().reset(key, params)
+
+
+def test_reset_beside_reset_env_is_accepted():
+    class Agrees(Varied):
+        reset_env = Varied.reset_env
+
+        def reset(self, key, params=None):
+            return self.reset_env(key, params or self.default_params)
+
+    purerl.make_train(CFG, env=Agrees())
 
 
 @pytest.mark.parametrize(

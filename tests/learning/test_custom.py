@@ -197,11 +197,14 @@ def test_optimizer_of_unknown_sign_warns():
     with pytest.warns(UserWarning, match="its sign is unknown"):
         purerl.make_train(CFG, optimizer=optax.MultiSteps(optax.adam(1e-3), 1000).gradient_transformation())
     purerl.make_train(CFG, optimizer=optax.chain(optax.scale_by_adam(), optax.add_noise(1.0, 0.55, 0)))
+    sweep = lambda b1: purerl.make_train(CFG, optimizer=optax.scale_by_adam(b1=b1)).init(KEY).params
+    jax.vmap(sweep)(jnp.array([0.8, 0.9]))  # a traced hyperparameter cannot be tried, and causes no warning
 
 
 def test_negative_learning_rates_are_refused():
     with pytest.raises(purerl.ConfigError, match=r"lr_schedule = -0\.001.*: must be at least 0"):
-        purerl.make_train(CFG, lr_schedule=lambda step: jnp.where(step < 10, 0.0, -1e-3))
+        purerl.make_train(CFG, lr_schedule=lambda step: jnp.where(step < 1, 0.0, -1e-3))
+    purerl.make_train(CFG, lr_schedule=lambda step: 3e-4 * (1 - step / 32))  # 0 at the end of a short run
 
 
 def test_optimizers_of_groups_without_a_learning_rate_are_accepted():
