@@ -81,10 +81,8 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
     elif has_index or isinstance(inside, Indices | MultiDiscrete | MultiBinary | dict):
         hint = f"does not match the observation {name or 'itself'}, {obs}; use Discrete for an integer, Indices for an array"
     found += [Problem("observation_space", inside, hint)] if hint else []
-    high, is_image = (
-        getattr(declared, "high", None),
-        getattr(obs, "dtype", None) == np.uint8 and len(getattr(obs, "shape", ())) == 3,
-    )
+    is_image = getattr(obs, "dtype", None) == np.uint8 and len(getattr(obs, "shape", ())) == 3
+    high = getattr(declared, "high", None)
     if is_image and not isinstance(high, Tracer | None) and np.max(high) < 255:
         hint = "return float32 to avoid this"
         warn(f"env: built-in networks divide images of uint8 by 255, but the declared bounds are {np.max(high)} or less; {hint}")

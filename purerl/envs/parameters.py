@@ -96,9 +96,8 @@ DERIVED = {
 }
 
 
-_known_unread: dict[
-    tuple[str, ...], list[str]
-] = {}  # by environment and names of parameters, since Craftax's trace takes seconds
+# The unread parameters by environment and names of changed parameters: the trace of Craftax's step takes seconds.
+_known_unread: dict[tuple[str, ...], list[str]] = {}
 
 
 def warn_of_parameters(

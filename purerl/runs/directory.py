@@ -175,7 +175,6 @@ class Directory:
         if saved.updates > plan.num_updates:
             text = f"the run is already at update {saved.updates}, beyond the requested {plan.num_updates} updates"
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; use a larger value, or another directory"])
-        for text in (
-            changes_of_numbers(saved.record, self.identity, self._cls) if is_first() and saved.updates < plan.num_updates else ()
-        ):
+        continues = saved.updates < plan.num_updates and is_first()
+        for text in changes_of_numbers(saved.record, self.identity, self._cls) if continues else ():
             warn(text)

@@ -104,7 +104,8 @@ def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored,
     if before is not None:
         twice = set(before.seeds) & set(one.seeds)
         alike = {
-            "lengths": before.steps.tolist() == one.steps.tolist(),
+            "lengths": before.steps[-1:].tolist() == one.steps[-1:].tolist(),
+            "intervals of metrics or evaluations": before.steps.tolist() == one.steps.tolist(),
             "hyperparameters or objects": before.settings == one.settings,
             "evaluations": before.evaluated == one.evaluated,
         }

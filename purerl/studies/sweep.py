@@ -17,7 +17,7 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import Rule, one_of
 from purerl.config.value_checks import not_scalar, problems
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import run_directory
 from purerl.runs.fit import FitResult, check_arguments, fit
@@ -146,6 +146,10 @@ class Sweep:
             stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # `stop_when` ends one program
         if len(results) == len(programs) and results[-1].progress.is_finished:
             stopped_by = None  # the stop came in the last chunk of the last program, so nothing is left to train
+        lengths = sorted({result.progress.steps_of_run() for result in results})
+        if len(lengths) > 1 and any(result.stopped_by == STOPPED for result in results):
+            steps = ", ".join(f"{x:,}" for x in lengths)
+            warn(f"stop_when ended programs after different numbers of steps ({steps}), and their scores are ranked together")
         return SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
 
     def _planned(

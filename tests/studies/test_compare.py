@@ -72,6 +72,9 @@ def test_seeds_of_different_hyperparameters_are_not_pooled():
         purerl.ConfigError, match="x would have runs of T with different hyperparameters or objects; use different"
     ):
         _add(read, "x", "T", one._replace(seeds=(4,), settings="b"), Path("third"))
+    for steps, says in (([0, 1, 4], "lengths"), ([0, 2], "intervals of metrics or evaluations")):
+        with pytest.raises(purerl.ConfigError, match=f"x would have runs of T with different {says}; use different names"):
+            _add(read, "x", "T", one._replace(seeds=(4,), steps=np.array(steps)), Path("fifth"))
     with pytest.raises(purerl.ConfigError, match="x would have runs of T with different evaluations; use different names"):
         _add(read, "x", "T", one._replace(seeds=(4,), evaluated={"episodes": 4}), Path("fourth"))
 

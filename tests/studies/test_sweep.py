@@ -60,6 +60,13 @@ def test_all_programs_and_options_are_checked_before_training(tmp_path):
 
 
 @pytest.mark.slow
+def test_programs_that_stop_after_different_steps_warn():
+    made = purerl.sweep(SHORT.replace(total_timesteps=256), {"num_steps": [16, 32]})
+    with pytest.warns(UserWarning, match=r"stop_when ended programs after different numbers of steps \(64, 128\)"):
+        made.fit(env=Varied(), stop_when=lambda progress: True, stop_every=1)
+
+
+@pytest.mark.slow
 def test_sweep_refuses_the_directory_of_a_run(tmp_path):
     purerl.fit(SHORT, directory=tmp_path, env=Varied())
     with pytest.raises(purerl.CheckpointMismatch, match="the directory contains a run, not a sweep"):
