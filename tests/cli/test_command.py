@@ -241,7 +241,7 @@ def test_commands_report_unusable_arguments_briefly(command, says, capsys, tmp_p
 def test_interrupted_command_ends_with_the_table():
     """A real signal stops the real command in a run of hours."""
     root = pathlib.Path(__file__).parent.parent.parent
-    command = [sys.executable, "-m", "purerl.cli", "ppo", "--total-timesteps", "1e12", "--hidden", "8"]
+    command = [sys.executable, "-m", "purerl", "ppo", "--total-timesteps", "1e12", "--hidden", "8"]
     env = {**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     first = process.stdout.readline()

@@ -60,7 +60,7 @@ def job(tmp_path):
         processes, logs, port = [], [], free_port()
         for i in range(count):
             place = ("--coordinator", f"127.0.0.1:{port}", "--num-processes", str(count), "--process-id", str(i))
-            command = [sys.executable, "-m", "purerl.cli", *FLAGS, steps, "--directory", str(tmp_path / "run"), *flags]
+            command = [sys.executable, "-m", "purerl", *FLAGS, steps, "--directory", str(tmp_path / "run"), *flags]
             command += place if count > 1 else ()
             logs.append(tmp_path / f"{len(jobs)}-{i}.log")
             env = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
