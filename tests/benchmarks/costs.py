@@ -23,14 +23,13 @@ from tests.benchmarks import recording
 PPO = purerl.PPOConfig(total_timesteps=400_000)
 WIDE = PPO.replace(hidden=(128, 128), total_timesteps=100_000)
 LONG = PPO.replace(num_envs=8, num_steps=1024, total_timesteps=16 * 8 * 1024)
-OVER_LONG = {name: LONG.replace(hidden=(64,), memory=name, memory_size=64) for name in ("gru", "min_gru", "lru")}
+OVER_LONG = {name: LONG.replace(hidden=(64,), memory=name, memory_size=64) for name in ("min_gru", "lru")}
 SAME = {name: value for name, value in vars(PPO).items() if name not in ("num_epochs", "arch")}
 PHASES = purerl.PPGConfig(**SAME, e_pi=4, e_v=4, aux_columns=4)
 
 # PPO, the config compared with PPO, the minimum ratio of their speeds, and the maximum ratio of their compile times.
 COSTS = {
     "GRU of 128, two layers of 128 before it": (WIDE, WIDE.replace(memory="gru"), 0.0, 2.0),
-    "GRU of 64, sequences of 1,024": (LONG, OVER_LONG["gru"], 0.0, 3.0),
     "minimal GRU of 64, sequences of 1,024": (LONG, OVER_LONG["min_gru"], 0.25, 3.0),
     "LRU of 64, sequences of 1,024": (LONG, OVER_LONG["lru"], 0.25, 3.0),
     "PPG, policy phase": (PPO, PHASES.replace(n_pi=2**12), 0.95, 2.0),
