@@ -109,10 +109,10 @@ def _choice_problems(policy: Any, space: Any) -> list[Problem]:
     found = []
     choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
     switches = policy.logits.shape[-1] if isinstance(policy, Bernoulli) else 0
-    offered = getattr(policy, "sizes", None) or (2,) * switches
+    sizes, logits = getattr(policy, "sizes", None), getattr(policy, "logits", None)
+    offered = sizes or (2,) * switches
     if choices and offered and tuple(offered) != tuple(choices):
         found.append(Problem("network", offered, f"the policy must have {choices} actions, like the environment"))
-    logits, sizes = getattr(policy, "logits", None), getattr(policy, "sizes", None)
     count = sum(sizes) if sizes else space.n if isinstance(space, Discrete) else 0
     if count and logits is not None and logits.shape[-1] != count:
         found.append(Problem("network", logits.shape[-1], f"the policy must have {count} logits, one per action"))

@@ -101,7 +101,7 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
 def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout) -> bool:
     """Return True if the KL divergence is measured, or if the policy loss or an extra loss reads `old.policy`.
 
-    To find out, these losses are traced for one time step.
+    To find out, these losses are traced for one time step. Unlike in `inputs_read`, a result that is not used counts, too.
     """
     if learner.cfg.measures_kl:
         return True

@@ -55,7 +55,9 @@ class Evaluations:
 
 
 def is_current(updates: np.ndarray, finished: int) -> bool:
-    """Return True if the last evaluation of a table is no older than the interval between the last two evaluations.
+    """Return True if fewer updates have finished since the last evaluation than between the last two evaluations.
+
+    After a single evaluation, no update may have finished.
 
     Args:
         updates: `[evaluations]`, the update of each evaluation.

@@ -76,7 +76,7 @@ class Session:
         self._evaluated = _protocol(options) or record.get("evaluated")
         given = None if options.init_from is None else str(absolute(options.init_from))
         self._init_from = given if saved is None else record.get("init_from", given)
-        if saved is not None and given not in (None, record.get("init_from", given)):
+        if given not in (None, self._init_from):
             began = f"with the parameters of {self._init_from}" if self._init_from else "without init_from"
             warn(f"init_from = {given!r} has no effect, since the run in {home.path} began {began}")
         self.state = trainer.init()

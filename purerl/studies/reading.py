@@ -190,8 +190,8 @@ def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
         for home in (directory, directory.parent):
             if (plan := read_plan(home / PLAN)) is not None:
                 programs = plan["programs"]
-                here = next(iter(programs.values())) if home == directory and len(programs) == 1 else []
-                places = here if home == directory else programs.get(directory.name, [])
+                only = next(iter(programs.values())) if len(programs) == 1 else []
+                places = only if home == directory else programs.get(directory.name, [])
                 return tuple(plan["labels"][i] for i in places)
     return ()
 

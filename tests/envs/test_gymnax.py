@@ -186,7 +186,7 @@ def test_reset_beside_reset_env_is_accepted():
         def reset(self, key, params=None):
             return self.reset_env(key, params or self.default_params)
 
-    purerl.make_train(CFG, env=Agrees())
+    assert purerl.make_train(CFG, env=Agrees()).env.max_steps == Varied.limit
 
 
 @pytest.mark.parametrize(
