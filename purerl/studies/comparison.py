@@ -56,6 +56,10 @@ class Comparison:
         found = [f"{task} {self.steps_of(task)}" for task in self.tasks if " or " in self.steps_of(task)]
         return f"Entries were trained for different numbers of steps: {'; '.join(found)}." if found else ""
 
+    @property
+    def _caption(self) -> str:
+        return f"{self.unequal} {self.protocol}".strip()
+
     def steps_of(self, task: str) -> str:
         """Return the numbers of steps for which entries were trained on a task, as text: "256 or 1,024"."""
         counts = {int(one[task].steps[-1]) for one in self.entries.values() if len(one[task].steps)}
@@ -144,7 +148,7 @@ class Comparison:
     __str__ = markdown
 
     def latex(self) -> str:
-        """Return the table of interquartile means as LaTeX with booktabs, with the protocol as its caption."""
+        """Return the table of interquartile means as LaTeX with booktabs; its caption is `unequal` and the protocol."""
         signs = {ord(sign): f"\\{sign}" for sign in "&%_#$"} | {ord(">"): "$>$"}
         columns, rows = self.rows()
         head, *body = [" & ".join(cell.translate(signs) for cell in row) + r" \\" for row in (columns, *rows)]
@@ -154,7 +158,7 @@ class Comparison:
             r"\begin{tabular}{l" + "r" * (len(columns) - 1) + "}",
             *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
             r"\end{tabular}",
-            r"\caption{" + self.protocol.translate(signs) + "}",
+            r"\caption{" + self._caption.translate(signs) + "}",
             r"\end{table}",
         )
         return "\n".join(parts) + "\n"
@@ -168,7 +172,7 @@ class Comparison:
         computed = {name: {task: self.of_task(name, task) for task in self.tasks} for name in self.entries}
         pooled = {name: self.aggregate(name) for name in self.entries} if self.can_pool else None
         pairs = [[ours, theirs, *self.improvement(ours, theirs)] for ours, theirs in self.pairs()]
-        found = {"protocol": self.protocol, "reference": self.reference, "scores": raw, "iqm": computed, "all": pooled}
+        found = {"protocol": self._caption, "reference": self.reference, "scores": raw, "iqm": computed, "all": pooled}
         plain = json.loads(json.dumps(found | {"improvement": pairs}), parse_constant=lambda _: None)  # JSON has no NaN
         return json.dumps(plain, indent=1)
 
@@ -191,7 +195,7 @@ class Comparison:
         figure = Figure(figsize=(4.6 * count, 3.8), layout="constrained")
         for draw, axes in zip(panels, figure.subplots(1, count, squeeze=False)[0], strict=False):
             draw(axes)
-        figure.suptitle(self.note, fontsize="small", color="tab:red")
+        figure.suptitle(f"{self.unequal} {self.note}".strip(), fontsize="small", color="tab:red", wrap=True)
         with write_errors(out):
             figure.savefig(out, dpi=150)
         return figure

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import purerl
 from purerl.envs import make_env
 from tests.helpers.suites import installed
 
@@ -29,6 +30,14 @@ def test_repeated_actions_sum_their_rewards():
     np.testing.assert_allclose(once.reward, sum(rewards), rtol=1e-5)
     assert rewards[2][0] > rewards[0][0] > 0
     np.testing.assert_array_equal(once.next_obs, after.next_obs)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_brax_parameters_that_nothing_reads_warn():
+    installed("brax/")
+    with pytest.warns(UserWarning, match="joint_scale_pos has no effect"):
+        purerl.make_train(purerl.PPOConfig(env="brax/reacher", env_params={"joint_scale_pos": 0.1}))
 
 
 @pytest.mark.slow

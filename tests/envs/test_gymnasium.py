@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -232,6 +233,24 @@ class Told(Ends):
     def step(self, action):
         *after, info = super().step(action)
         return *after, info | ({"where": np.array([1.0, 2.0, 3.0])} if after[2] or after[3] else {})
+
+
+class Method(Ends):
+    def valid_actions(self):
+        return np.ones(2, bool)
+
+
+class InInfo(Ends):
+    def step(self, action):
+        *after, info = super().step(action)
+        return *after, info | {"legal_actions": np.ones(2, bool)}
+
+
+@pytest.mark.parametrize(("make", "name"), [(Method, "Method.valid_actions"), (InInfo, "info['legal_actions']")])
+def test_masks_outside_of_observations_warn(make, name):
+    with pytest.warns(UserWarning, match=f"action_mask = 'auto': {re.escape(name)} is not read"):
+        purerl.make_train(CFG, env=purerl.from_gymnasium(make))
+    purerl.make_train(CFG.replace(action_mask=""), env=purerl.from_gymnasium(make))
 
 
 @pytest.mark.long

@@ -100,14 +100,18 @@ def test_seeds_with_other_objects_or_another_start_are_not_pooled(tmp_path):
         purerl.compare([tmp_path / "own"])
 
 
-def test_unequal_training_lengths_are_noted_in_the_first_line():
+def test_unequal_training_lengths_are_noted_first_in_every_format(tmp_path):
     of = lambda steps: {
         "T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array(steps), np.ones((2, len(steps))), "", None)
     }
     same = Comparison({"a": of([64, 128]), "b": of([128])}, None, "protocol")
     assert same.unequal == ""
     longer = Comparison({"a": of([64]), "b": of([1024])}, None, "protocol")
-    assert str(longer).startswith("Entries were trained for different numbers of steps: T 64 or 1,024.\n\n|")
+    said = "Entries were trained for different numbers of steps: T 64 or 1,024."
+    assert str(longer).startswith(f"{said}\n\n|")
+    assert rf"\caption{{{said} protocol}}" in longer.latex()
+    assert json.loads(longer.to_json())["protocol"] == f"{said} protocol"
+    assert longer.draw(tmp_path / "a.png").get_suptitle().startswith(said)
 
 
 @pytest.mark.long
