@@ -116,7 +116,7 @@ def by_column(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
 def by_column_on_accelerator(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """Return `by_column(x, kernel, bias)`, with a gradient of `kernel` that is one matrix product.
 
-    The product saves 3 of 34 GPU kernels in a minibatch of workload B (`tests/benchmarks/programs.md`). The barriers keep XLA
+    The product saves 3 of 33 GPU kernels in a minibatch of workload B (`tests/benchmarks/programs.md`). The barriers keep XLA
     from fusing reductions into other GPU kernels, each thread of which would compute the whole reduction again.
     """
     columns = jax.lax.optimization_barrier([x @ column for column in kernel.T])
