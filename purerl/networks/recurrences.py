@@ -17,7 +17,8 @@ def linear_recurrence(keep: jax.Array, added: jax.Array, before: jax.Array) -> j
     scan would store further arrays of each step.
 
     Args:
-        keep: factors `[L, ...]`, float32 or complex64. A factor of 0 starts a new episode.
+        keep: factors `[L, ...]`, float32 or complex64. A factor of 0 starts a new episode: `h_(t-1)` is ignored, even if it is
+          not finite, and the gradient of the factor is 0.
         added: summands `[L, ...]`.
         before: `h_0 [...]`.
 
@@ -25,7 +26,7 @@ def linear_recurrence(keep: jax.Array, added: jax.Array, before: jax.Array) -> j
         `h [L, ...]`.
     """
     if len(keep) == 1:
-        return keep * before[None] + added
+        return _kept(keep, before[None]) + added
     return by_platform(keep, added, before, cpu=step_by_step, accelerator=in_blocks)
 
 
@@ -38,17 +39,22 @@ def _backward(kept, gradient):
     keep, previous = kept
     later = jnp.concatenate([keep[1:], jnp.zeros_like(keep[:1])])
     d_added = linear_recurrence(later[::-1], gradient[::-1], jnp.zeros_like(gradient[0]))[::-1]
-    return d_added * previous, d_added, keep[0] * d_added[0]
+    return jnp.where(keep == 0, jnp.zeros_like(keep), d_added * previous), d_added, _kept(keep[0], d_added[0])
 
 
 linear_recurrence.defvjp(_forward, _backward)
+
+
+def _kept(keep: jax.Array, h: jax.Array) -> jax.Array:
+    """Return `keep * h`, and 0 where `keep` is 0. The product of 0 and NaN would be NaN."""
+    return jnp.where(keep == 0, jnp.zeros_like(h), keep * h)
 
 
 def step_by_step(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array:
     """Compute one step after the other, since an iteration costs little on a CPU."""
 
     def step(h, x):
-        h = x[0] * h + x[1]
+        h = _kept(x[0], h) + x[1]
         return h, h
 
     return jax.lax.scan(step, before, (keep, added))[1]
@@ -66,7 +72,8 @@ def in_blocks(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array
     fill = [(0, -length % BLOCK)] + [(0, 0)] * (keep.ndim - 1)
     keep, added = (jnp.pad(x, fill).reshape(-1, BLOCK, *x.shape[1:]).swapaxes(0, 1) for x in (keep, added))
     last = _unrolled(keep, added, jnp.zeros_like(added[0]))[-1]
-    starts = in_blocks(keep.prod(axis=0)[:-1], last[:-1], before)
+    factors = _unrolled(keep, jnp.zeros_like(added), jnp.ones_like(added[0]))[-1]  # of the h before each block
+    starts = in_blocks(factors[:-1], last[:-1], before)
     outputs = _unrolled(keep, added, jnp.concatenate([before[None], starts]))
     return jnp.stack(outputs, axis=1).reshape(-1, *before.shape)[:length]
 
@@ -74,6 +81,6 @@ def in_blocks(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array
 def _unrolled(keep: jax.Array, added: jax.Array, h: jax.Array) -> list[jax.Array]:
     outputs = []
     for one, other in zip(keep, added, strict=True):
-        h = one * h + other
+        h = _kept(one, h) + other
         outputs.append(h)
     return outputs

@@ -13,7 +13,7 @@ PATHS = {"by platform": linear_recurrence, "step by step": step_by_step, "in blo
 def definition(keep, added, h):
     outputs = []
     for k, a in zip(keep, added, strict=True):
-        h = k * h + a
+        h = jnp.where(k == 0, jnp.zeros_like(h), k * h) + a
         outputs.append(h)
     return jnp.stack(outputs)
 
@@ -42,6 +42,19 @@ def test_recurrence_and_its_gradient_equal_the_definition(path, dtype, length):
     (got, got_gradient), (want, want_gradient) = (with_gradient(f) for f in (PATHS[path], definition))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), got_gradient, want_gradient)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("length", [1, 3, 2 * BLOCK + 1])
+def test_a_factor_of_zero_ignores_what_is_not_finite(path, length):
+    keep, added, before = drawn(length, jnp.float32)
+    at = length // 2  # an episode begins
+    spoilt = jnp.full_like(before, jnp.nan)
+    keep, bad = keep.at[at].set(0), (keep.at[:at].set(jnp.nan).at[at].set(0), added.at[:at].set(jnp.nan), spoilt)
+    last = lambda f: lambda *args: f(*args)[at:].sum()
+    np.testing.assert_array_equal(PATHS[path](*bad)[at:], PATHS[path](keep, added, before)[at:])
+    for_good, for_bad = (jax.grad(last(linear_recurrence), argnums=(0, 1))(*args) for args in ((keep, added, before), bad))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[at:], b[at:], rtol=1e-6), for_good, for_bad)
 
 
 def test_recurrences_of_several_seeds_equal_those_of_one():

@@ -12,7 +12,7 @@ from purerl.core.spaces import Discrete
 from purerl.envs import make_env
 from purerl.learning.update import sequences
 from purerl.networks.actor_critic import actor_critic
-from purerl.networks.recurrent import GRU, LRU, LSTM, MinGRU
+from purerl.networks.recurrent import CELLS, GRU, LRU, LSTM, MinGRU
 from purerl.runs.analysis.export import export
 from tests.helpers.configs import EVERYTHING
 from tests.helpers.interrupted import fitted, stopped
@@ -208,6 +208,18 @@ def combinations(*lengths):
     slow = lambda kind, length: [] if (kind, length) == ("gru", lengths[-1]) else [pytest.mark.slow]
     cells = [pytest.param(kind, length, marks=slow(kind, length)) for kind in KINDS for length in lengths]
     return pytest.mark.parametrize(("kind", "length"), cells)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_episode_forgets_an_observation_that_is_not_finite(kind):
+    cell, zeros = CELLS[kind](4), jnp.zeros((1, 4))
+    empty = {"gru": zeros, "min_gru": zeros}.get(kind, (zeros, zeros))
+    x, first = jnp.full((2, 1, 3), jnp.nan).at[1].set(1.0), jnp.ones((2, 1), bool)
+    outputs, params = cell.init_with_output(KEY, empty, x, first)
+    want, _ = cell.apply(params, empty, x[1:], first[1:])
+    np.testing.assert_allclose(outputs[0][1:], want, rtol=1e-6)
+    _, spoilt = cell.apply(params, empty, x[:1], first[:1])
+    np.testing.assert_allclose(cell.apply(params, spoilt, x[1:], first[1:])[0], want, rtol=1e-6)
 
 
 @pytest.mark.slow
