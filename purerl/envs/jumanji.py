@@ -35,6 +35,8 @@ with quietly():
 CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose integers are categorical
 MOST_VALUES = 64  # a single integer, such as a row, is categorical if it has at most this many values
 HIGHEST_POWER = 17  # largest exponent of 2 on a board of 2048
+# Environments whose reset takes dozens of times as long as a step, in loops whose length depends on the key, or in many moves.
+SLOW_RESETS = ("Cleaner-v0", "MMST-v0", "Maze-v0", "RubiksCube-v0", "SlidingTilePuzzle-v0")
 
 
 class _JumanjiEnv:
@@ -133,7 +135,8 @@ def make(name: str, env_kwargs: tuple) -> Made:
             raise ConfigError([Problem("env", f"jumanji/{name}", f"has {agents[0]} agents, but purerl trains one")])
         bare, limit = _JumanjiEnv(env), getattr(env, "time_limit", None)
     limit = None if limit is None else int(limit)
-    return Made(lambda params: wrap_env(bare)._replace(max_steps=limit, truncates_after=NEVER, draw=_draw(env)))
+    made = wrap_env(bare, slow_reset=name in SLOW_RESETS)
+    return Made(lambda params: made._replace(max_steps=limit, truncates_after=NEVER, draw=_draw(env)))
 
 
 def _generator(name: str, kind: str, arguments: tuple) -> Any:

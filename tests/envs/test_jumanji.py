@@ -24,6 +24,12 @@ def test_jumanji_environments_can_be_made_inside_a_trace(env_id):
     assert jax.tree.leaves(jax.eval_shape(reset, KEY))
 
 
+def test_only_environments_with_costly_generators_have_slow_resets():
+    installed("jumanji/")
+    slow = {name: make_env(f"jumanji/{name}", (), {}).step.slow_reset for name in ("Maze-v0", "SlidingTilePuzzle-v0", "Snake-v1")}
+    assert slow == {"Maze-v0": True, "SlidingTilePuzzle-v0": True, "Snake-v1": False}
+
+
 @pytest.mark.slow
 def test_time_limit_shown_in_the_observation_terminates():
     installed("jumanji/")
