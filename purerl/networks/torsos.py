@@ -33,7 +33,9 @@ def encode_entries(obs: PyTree, space: PyTree) -> dict[str, jax.Array]:
 
 
 def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete | Indices) -> jax.Array:
-    one_hot = lambda x, size: jax.nn.one_hot(x, size, dtype=jnp.float32)
+    values = lambda x, size: jnp.arange(size, dtype=x.dtype).reshape(*(1,) * x.ndim, -1)
+    # A comparison, since ONNX's OneHot counts -1, an unknown category, from the end.
+    one_hot = lambda x, size: (x[..., None] == values(x, size)).astype(jnp.float32)
     if isinstance(space, Discrete):
         return one_hot(x, space.n)
     if isinstance(space, Indices):

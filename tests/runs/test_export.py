@@ -40,6 +40,10 @@ ONNX = {
     "gru": (purerl.PPOConfig(env="CartPole-v1", hidden=(16,), memory="gru", memory_size=8), None),
     "lstm": (purerl.PPOConfig(env="CartPole-v1", hidden=(16,), memory="lstm", memory_size=8), None),
     "min_gru": (purerl.PPOConfig(env="CartPole-v1", hidden=(16,), memory="min_gru", memory_size=8), None),
+    "previous action": (
+        purerl.PPOConfig(env="CartPole-v1", hidden=(16,), memory="gru", memory_size=8, memory_inputs=("action",)),
+        None,
+    ),
     "masked": (purerl.PPOConfig(hidden=(16,), **RICH), Rich()),
     "mixed": (purerl.PPOConfig(hidden=(16,)), acting(Varied, "mixed")()),
 }
@@ -52,7 +56,7 @@ def arrays_of(prefix, tree):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("gru")
+@pytest.mark.each_landing("gru", "previous action")
 @pytest.mark.parametrize("kind", ONNX)
 def test_onnx_policy_acts_like_the_policy(kind, tmp_path):
     """Both policies act in a loop of 1,000 steps of two environments, each in its own, from the same keys."""

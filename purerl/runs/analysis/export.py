@@ -70,7 +70,7 @@ def export(
     data = onnx_of(policy, obs, carry) if suffix == ".onnx" else _program_of(policy, obs, carry, platforms)
     if path is not None:
         with write_errors(path):
-            atomic_write(pathlib.Path(path), data)
+            atomic_write(pathlib.Path(path).expanduser(), data)
     return data
 
 
@@ -157,11 +157,15 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
 
 
 def _trial(shapes: dict[str, Any], step: int = 0) -> dict[str, np.ndarray]:
-    """Return inputs for three environments: normal samples for floats, 0 for ints, True for bools, but `first` only in step 0."""
+    """Return inputs for three environments: normal samples for floats, 0 and -1 in turn for ints, True for bools.
+
+    The input `first` is True in step 0 only. A discrete action of -1 is the previous action at an episode start.
+    """
     draw, found = np.random.default_rng(step), {}
     for name, x in shapes.items():
         is_float = np.issubdtype(x.dtype, np.floating)
-        values = draw.normal(size=(3, *x.shape[1:])) if is_float else np.full((3, *x.shape[1:]), x.dtype == bool)
+        whole = x.dtype == bool or -(step % 2) * np.issubdtype(x.dtype, np.signedinteger)
+        values = draw.normal(size=(3, *x.shape[1:])) if is_float else np.full((3, *x.shape[1:]), whole)
         found[name] = values.astype(x.dtype)
     return found | ({"first": np.full(3, step == 0)} if "first" in shapes else {})
 
