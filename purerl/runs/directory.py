@@ -30,10 +30,18 @@ from purerl.runs.storage.files import atomic_write, read_errors
 
 
 def absolute(directory: Any) -> pathlib.Path:
-    """Return the absolute path of a directory that the user gave."""
+    """Return the absolute path of a directory that the user gave.
+
+    Raises:
+        ConfigError: this is not a path, or has signs of a pattern.
+    """
     if not isinstance(directory, str | os.PathLike) or not str(directory):
         raise ConfigError([Problem("directory", directory, "must be a path")])
-    return pathlib.Path(directory).expanduser().absolute()
+    path = pathlib.Path(directory).expanduser().absolute()
+    if found := [sign for sign in ("[", "\\", "**") if sign in str(path)]:
+        hint = f"must not contain {found[0]!r}, since Orbax reads the path as a pattern, and would not find its files again"
+        raise ConfigError([Problem("directory", str(path), hint)])
+    return path
 
 
 def run_directory(directory: Any) -> pathlib.Path:

@@ -132,9 +132,31 @@ def test_last_and_keep_every_checkpoints_are_kept(tmp_path):
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [6, 10]
 
 
-def test_keep_every_works_without_save_every(tmp_path):
-    fitted(directory=tmp_path, keep=1, keep_every=4)
-    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [4, 8, 10]
+def test_checkpoints_of_keep_every_outlast_a_call_without_it(tmp_path):
+    saved = lambda: sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
+    cfg = CFG.replace(lr_schedule="constant")
+    fitted(updates=8, cfg=cfg, directory=tmp_path, keep=1, keep_every=4)
+    assert saved() == [4, 8]
+    fitted(cfg=cfg, directory=tmp_path, keep=1, save_every=1, chunk_seconds=1e-9)
+    assert saved() == [4, 8, 10]
+
+
+@pytest.mark.parametrize("name", ["lr=[1,2]", "a\\b", "**"])
+def test_paths_that_orbax_reads_as_patterns_are_refused(name, tmp_path):
+    with pytest.raises(purerl.ConfigError, match=r"directory.*must not contain"):
+        fitted(directory=tmp_path / name)
+    with pytest.raises(purerl.ConfigError, match=r"directory.*must not contain"):
+        purerl.load(tmp_path / name)
+
+
+def test_metrics_of_a_measure_outlast_a_call_without_it(tmp_path):
+    options = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
+    ones = lambda updates, **given: purerl.summarize(fitted(updates, **options, **given).metrics)["one"]
+    measure = lambda state: {"one": 1.0}
+    np.testing.assert_array_equal(ones(2, measure=measure), [1, 1])
+    np.testing.assert_array_equal(ones(2), [1, 1])  # the finished run
+    np.testing.assert_array_equal(ones(4), [1, 1, np.nan, np.nan])
+    np.testing.assert_array_equal(ones(6, measure=measure), [1, 1, np.nan, np.nan, 1, 1])
 
 
 @pytest.mark.long

@@ -120,13 +120,15 @@ class Store:
     Args:
         directory: absolute path of an existing directory, see `prepare`; None saves nothing.
         keep: keep this many of the newest checkpoints.
-        keep_every: also keep every checkpoint whose number of updates is a multiple of `keep_every`; 0 keeps none of these.
+        keep_every: also keep every checkpoint whose number of updates is a multiple of `keep_every`; 0 keeps none of these. Those
+          that an earlier call kept in this way stay, too.
     """
 
     def __init__(self, directory: pathlib.Path | None, keep: int = 3, keep_every: int = 0):
         self.directory, self.is_kept = directory or pathlib.Path(os.devnull), directory is not None
         self._keep, self._keep_every = keep, keep_every
         self._saving, self._saving_updates = None, 0
+        self._for_ever: dict[int, bool] = {}
 
     def save(self, updates: int, tree: PyTree, record: dict[str, Any]) -> None:
         """Wait for the previous save, then copy a tree to the host and begin to write the copy.
@@ -146,7 +148,7 @@ class Store:
         """
         self.wait()
         leaves = {path: [described[path], _sha256(x)] for path, x in arrays.items()}
-        text = json.dumps({**record, "format": FORMAT, "updates": updates, "leaves": leaves})
+        text = json.dumps({"keep_every": self._keep_every, **record, "format": FORMAT, "updates": updates, "leaves": leaves})
         # Orbax refuses arrays without elements; their entries in the record are enough to restore them.
         stored = {path: x for path, x in arrays.items() if x.size}
         metadata = {"record": text, "sha256": _sha256(text.encode())}
@@ -167,8 +169,18 @@ class Store:
         with _translate(self._failed):
             saving.result()
             for updates in self.updates()[: -self._keep] if is_first() else ():
-                if not self._keep_every or updates % self._keep_every:
+                if not self._stays(updates):
                     self._remove(updates)
+
+    def _stays(self, updates: int) -> bool:
+        """Return True if a checkpoint is kept for ever, by `keep_every` now or when it was saved."""
+        is_due = lambda every: bool(every) and updates % every == 0
+        if updates not in self._for_ever:
+            before = 0
+            with contextlib.suppress(CheckpointError):  # a damaged record
+                before = read_record(self._path(updates)).get("keep_every")
+            self._for_ever[updates] = is_due(self._keep_every) or is_due(before)
+        return self._for_ever[updates]
 
     def _remove(self, updates: int) -> None:
         """Remove a checkpoint in one step, by renaming it before its files are deleted."""

@@ -64,11 +64,14 @@ class Curves:
     def begin(self, finished: int) -> None:
         """Resume after `finished` updates, with the journal's rows up to then. Warn about damaged or missing rows.
 
+        Metrics of the journal that this call does not have, such as those of `measure`, keep their earlier rows.
+
         Raises:
             CheckpointError: the journal cannot be read.
         """
         self.finished = finished
         if self._path is not None and finished:
+            self._header = self._header._replace(row=_extended(self._header.row, read_header(self._path)))
             records, self._pending = _resume(self._path, self._header, finished)
             self._whole += records.tobytes()
             self._journal = AppendOnlyFile(self._path, _head(self._header) + _lines(records, 0))
@@ -76,6 +79,8 @@ class Curves:
     def append(self, rows: Rows) -> None:
         """Add the metrics of some updates, leaves `[..., updates]`."""
         start, count, every = 0, jax.tree.leaves(rows)[0].shape[-1], self._header.every
+        if {metric for _, metric, *_ in _fields(self._header.row)} - rows.keys():
+            rows = _unpack(_blank(self._header, count)) | rows
         while start < count:
             filled = self.finished % every
             # Complete the pending row first, then take all whole rows, then the rest.
@@ -225,6 +230,13 @@ def row_dtype(row: Rows) -> np.dtype:
     """
     parts = [(f"{name}/{type(metric).__name__}/{part}", x) for name, metric in row.items() for part, x in vars(metric).items()]
     return np.dtype([(name, np.dtype(x.dtype).newbyteorder("<"), x.shape) for name, x in parts])
+
+
+def _extended(row: np.dtype, saved: Header | None) -> np.dtype:
+    """Return the dtype with the fields of a journal's metrics that it does not have."""
+    known = {metric for _, metric, *_ in _fields(row)}
+    more = [] if saved is None else [field for field, metric, *_ in _fields(saved.row) if metric not in known]
+    return np.dtype([*row.descr, *((field, saved.row[field]) for field in more)]) if saved and more else row
 
 
 def _fields(dtype: np.dtype) -> Iterator[tuple[str, str, str, str]]:
