@@ -116,8 +116,10 @@ def compare_runs(
                 raise ConfigError([Problem("entries", text, "has an empty folder name; write name=DIR,DIR")])
             named[name] = folders
         else:
-            path = pathlib.Path(text).expanduser().absolute()
-            named[path.name if path.name not in named else text] = [text]
+            name = pathlib.Path(text).expanduser().absolute().name
+            if name in named:
+                raise ConfigError([Problem("entries", text, f"{name} is given twice; give names to the folders: a=DIR b=DIR")])
+            named[name] = [text]
     found = compare(named, score=score, episodes=episodes, reference=reference or None)
     console = LiveLine().console
     if found.unequal:
@@ -206,7 +208,7 @@ def show_cache(clear: bool = False) -> None:
 def _make_folder(out: str) -> None:
     """Create the folder of a file to write, before the contents are computed."""
     try:
-        pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
+        pathlib.Path(out).expanduser().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError([Problem("out", out, f"the folder cannot be created: {error.strerror}")]) from error
 

@@ -6,7 +6,7 @@ import json
 import pathlib
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Literal, get_args
 
 import tyro
@@ -27,8 +27,22 @@ from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.studies.space import parse_json
 
+
 # Types of flags that differ from the types of their fields: in a shell, for example, pairs are a sequence of words.
-FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float], "randomize": dict[str, str]}
+def _pairs(read: Callable[[str], Any]) -> Any:
+    """Return the type of a flag of names and values, which replace those of a file or preset."""
+
+    def parse(words):
+        if len(words) % 2:
+            raise ValueError("each name needs a value")
+        return {name: read(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+
+    texts = lambda x: [str(word) for pair in x.items() for word in pair]
+    is_dict = lambda x: isinstance(x, dict)
+    return Annotated[dict, PrimitiveConstructorSpec("*", "[NAME VALUE [NAME VALUE ...]]", parse, is_dict, texts)]
+
+
+FLAG_TYPES = {"env_kwargs": _pairs(str), "env_params": _pairs(float), "randomize": _pairs(str)}
 FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # the flag is repeated for each field
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 
+import numpy as np
 import pytest
 import tyro
 
@@ -42,6 +43,17 @@ def test_distributions_survive_a_file_of_flags(tmp_path):
     found = base_of(["ppo", "--config", str(tmp_path / "best.toml")], ALGORITHMS)
     flags = flags_of("ppo", found, purerl.PPOConfig)
     assert config_of(purerl.PPOConfig, values_of(flags())) == cfg
+
+
+def test_flags_of_names_and_values_replace_those_of_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.toml").write_text("total_timesteps = 64\nnum_steps = 16\nhidden = [8]\nenv_params = {gravity = 9.0}\n")
+    assert main(["ppo", "--config", "a.toml", "--env-params", "force_mag", "5", "tau", "0.01", "--directory", "run"]) == 0
+    assert purerl.load("run").cfg.env_params == {"force_mag": np.float32(5), "tau": np.float32(0.01)}
+    capsys.readouterr()
+    with contextlib.suppress(SystemExit):  # of tyro, which has printed the reason
+        assert main(["ppo", "--env-params", "gravity"]) == 2
+    assert "each name needs a value" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
