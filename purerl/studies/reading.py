@@ -58,18 +58,24 @@ class Scored(NamedTuple):
     numbers: dict[str, str] = {}
 
 
+OF_RUN = ("checkpoints", "best", "renders")  # folders of a run, which contain no runs
+
+
 @read_errors()
 def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
     """Return the sorted directories of all runs in a folder and its subfolders; if the folder is a run, only the folder."""
     top = pathlib.Path(folder).expanduser()
     if not top.is_dir():
         raise CheckpointError(f"there is no directory {folder}")
-    found = []
-    for place, folders, files in os.walk(top):
+    found, seen = [], {top.resolve()}
+    for place, folders, files in os.walk(top, followlinks=True):
         if "checkpoints" in folders or curves.FILE in files:
-            found.append(pathlib.Path(place))
-            folders.clear()
-        folders.sort()
+            found.append(here := pathlib.Path(place))
+            if here == top:
+                break
+        inner = {name: (pathlib.Path(place) / name).resolve() for name in sorted(folders) if name not in OF_RUN}
+        folders[:] = [name for name, path in inner.items() if path not in seen]  # a link can lead back
+        seen.update(inner.values())
     return sorted(found)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import purerl
 from purerl.core.metrics import LAST, over_the_last
-from purerl.studies.reading import final_returns, scored
+from purerl.studies.reading import final_returns, runs_below, scored
 from tests.helpers.tiny import CFG
 
 CARTPOLE = CFG.replace(env="CartPole-v1", lr_schedule="constant")
@@ -17,7 +17,7 @@ def test_old_evaluations_are_not_final_scores(tmp_path):
     options = {"directory": tmp_path, "num_seeds": 2, "eval_episodes": 4}
     current = purerl.fit(short, eval_every=4, **options)
     np.testing.assert_array_equal(final_returns(current), current.evaluations["episode_return"][-1])
-    old = purerl.fit(long, **options)
+    old = purerl.fit(long, directory=tmp_path, num_seeds=2)
     np.testing.assert_array_equal(final_returns(old), over_the_last(old.metrics, "episode_return", LAST))
     with pytest.warns(UserWarning, match="the last evaluation was after 4 of 24 updates"):
         scored(tmp_path, "final", "evaluation")
@@ -27,6 +27,16 @@ def test_old_evaluations_are_not_final_scores(tmp_path):
     with pytest.warns(UserWarning, match="eval_every = 50 is more than the 4 updates"):
         untrained = purerl.fit(short, eval_every=50, eval_episodes=4)
     np.testing.assert_array_equal(final_returns(untrained), over_the_last(untrained.metrics, "episode_return", LAST))
+
+
+def test_runs_below_include_links_and_runs_inside_of_runs(tmp_path):
+    for run in ("runs/a", "runs/a/fine", "elsewhere/b"):
+        (tmp_path / run / "checkpoints/1").mkdir(parents=True)
+    (tmp_path / "runs/link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "runs/back").symlink_to(tmp_path / "runs")
+    found = [str(path.relative_to(tmp_path / "runs")) for path in runs_below(tmp_path / "runs")]
+    assert found == ["a", "a/fine", "link/b"]
+    assert runs_below(tmp_path / "runs/a") == [tmp_path / "runs/a"]
 
 
 @pytest.mark.slow
