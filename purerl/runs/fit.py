@@ -20,7 +20,7 @@ from purerl.runs.directory import Directory, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.logging.console import LiveLine
 from purerl.runs.logging.progress import Progress
-from purerl.runs.options import wrong_options
+from purerl.runs.options import unused_options, wrong_options
 from purerl.runs.processes import agreed, by_first, is_first, process_count
 from purerl.runs.run import Run, saved_layout
 from purerl.runs.session import Session
@@ -190,6 +190,8 @@ def fit(
     check_type(cfg)
     arguments = dict(locals())
     raise_if_any(wrong_options(arguments))
+    for problem in unused_options(arguments, fit):
+        warn(str(problem))
     # NumPy's integers overflow and cannot be written as JSON, unlike Python's.
     options = types.SimpleNamespace(**{name: x.item() if isinstance(x, np.generic) else x for name, x in arguments.items()})
     options.entered = time.perf_counter()
@@ -207,6 +209,8 @@ def fit(
         warn(f"saves {rows:,} rows of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,} or fewer")
     if options.eval_every > updates:
         warn(f"eval_every = {options.eval_every} is more than the {updates} updates, so only the untrained policy is evaluated")
+    if options.stop_every > updates:
+        warn(f"stop_every = {options.stop_every} is more than the {updates} updates, so it never calls stop_when")
     score = evaluation_of(trainer, vars(options))
     layout = {"exact": options.exact, "share": 1 if options.exact else trainer.share, "devices_per_run": options.devices_per_run}
     who = identity(trainer.train, trainer.cfg, options.seed, options.num_seeds, **layout)

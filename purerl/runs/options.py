@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from collections.abc import Callable
 from typing import Any
 
 from purerl.config.other_names import renamed
@@ -55,6 +56,22 @@ RULES = {
     ("stop_when",): optional(Rule("must be a function of a Progress, such as purerl.at_return(475)", callable)),
     ("eval_env_params",): optional(Rule("must be a dict of environment parameters", lambda x: isinstance(x, dict))),
 }
+
+
+# Arguments without an effect if the argument before them is not given.
+OF = {
+    "eval_every": ("eval_episodes", "eval_deterministic", "eval_max_steps", "eval_env_params", "best_by"),
+    "directory": ("save_every", "keep_every"),
+}
+
+
+def unused_options(options: dict[str, Any], function: Callable) -> list[Problem]:
+    """Return a problem for each argument that differs from the function's default and has no effect."""
+    default = {name: x.default for name, x in inspect.signature(function).parameters.items()}
+    unused = [(name, need) for need, names in OF.items() if not options[need] for name in names]
+    return [
+        Problem(name, options[name], f"has no effect without {need}") for name, need in unused if options[name] != default[name]
+    ]
 
 
 def wrong_options(options: dict[str, Any]) -> list[Problem]:

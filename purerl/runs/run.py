@@ -197,6 +197,9 @@ def load(
         raise CheckpointMismatch(directory, found)
     for text in other_numbers(record.get("numbers", {}), numbers_of(batch.train.given, batch.train.env)):
         warn(text)
+    none = [x for x, score in zip(batch.labels, record["best"]["returns"], strict=True) if score == -np.inf] if best else []
+    if none:
+        warn(f"{directory}: no evaluation of {', '.join(none)} has a score, so the state is not a best one")
     finished = record["best"]["updates"] if best else [saved.updates] * len(batch.labels)
     return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
 

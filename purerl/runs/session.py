@@ -74,11 +74,12 @@ class Session:
         self.curves = Curves(header, home.file(FILE))
         # A call without evaluations keeps the evaluation settings of the checkpoint.
         self._evaluated = _protocol(options) or record.get("evaluated")
-        given = None if options.init_from is None else str(absolute(options.init_from))
-        self._init_from = given if saved is None else record.get("init_from", given)
-        if given not in (None, self._init_from):
-            began = f"with the parameters of {self._init_from}" if self._init_from else "without init_from"
-            warn(f"init_from = {given!r} has no effect, since the run in {home.path} began {began}")
+        given = {name: getattr(options, name) for name in ("init_from", "init_groups", "continue_steps")}
+        given |= {"init_from": options.init_from and str(absolute(options.init_from)), "init_groups": list(options.init_groups)}
+        self._began = {name: record.get(name, x) for name, x in given.items()}
+        for name, x in given.items():
+            if x and x != (before := self._began[name]):
+                warn(f"{name} = {x!r} has no effect, since the run in {home.path} began with {name} = {before!r}")
         self.state = trainer.init()
         if saved is not None:
             self._resume(saved, template)
@@ -107,6 +108,9 @@ class Session:
         if other:
             text = [f"eval_{name}: {before[name]} in the checkpoint, {now[name]} here" for name in other]
             raise CheckpointMismatch(self.home.path, text)
+        if now and before and now["episodes"] != before["episodes"]:
+            count = f"{before['episodes']} in the checkpoint, {now['episodes']} here"
+            warn(f"eval_episodes: {count}; comparisons and the choice of the best state mix both kinds of scores")
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
         state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
         self.state = self.trainer.restored(state, fresh, saved)
@@ -220,11 +224,11 @@ class Session:
         tree = {"state": on_host(self.state), "environments": self.trainer.snapshots(self.state), **self._stopping.saved}
         record = {
             **self.home.identity,
+            **self._began,
             "seconds": self.seconds,
             "first_step": self._first_step,
             "evaluations": len(self.evaluations),
             "evaluated": self._evaluated,
-            "init_from": self._init_from,
             "finite": self.finite.tolist(),
             "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
         }

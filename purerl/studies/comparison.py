@@ -197,7 +197,7 @@ class Comparison:
             draw(axes)
         figure.suptitle(f"{self.unequal} {self.note}".strip(), fontsize="small", color="tab:red", wrap=True)
         with write_errors(out):
-            figure.savefig(out, dpi=150)
+            figure.savefig(pathlib.Path(out).expanduser(), dpi=150)
         return figure
 
     @property
@@ -248,7 +248,7 @@ class Comparison:
         pictures = [f".{x}" for x in Figure().canvas.get_supported_filetypes()]
         if suffix in texts:
             with write_errors(out):
-                atomic_write(pathlib.Path(out), texts[suffix]().encode())
+                atomic_write(pathlib.Path(out).expanduser(), texts[suffix]().encode())
         elif suffix in pictures:
             self.draw(out)
         else:

@@ -1,5 +1,6 @@
 """Evaluations, renderings, plots, and an exported policy."""
 
+import importlib
 import json
 import shutil
 
@@ -12,9 +13,11 @@ import pytest
 import purerl
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
+from purerl.runs.evaluations import COLUMNS
 from purerl.studies.reading import listed
 from tests.helpers.interrupted import StopAt, fitted
 from tests.helpers.probes import Varied
+from tests.helpers.tiny import CFG
 
 SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,), episode_info=("discount",))
 
@@ -72,10 +75,22 @@ def test_best_by_selects_the_metric_of_the_best_state(tmp_path):
     assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(best)
     with pytest.raises(purerl.CheckpointMismatch, match="best_by: episode_length in the checkpoint, episode_return here"):
         fitted(**options)
-    fitted(**(options | {"eval_every": 0}))  # a run without evaluations selects no best state
+    fitted(updates=4, directory=tmp_path)  # a run without evaluations selects no best state
     assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(best)
     with pytest.raises(purerl.ConfigError, match="best_by = 'success': must be one of episode_length, episode_return"):
         fitted(eval_every=1, best_by="success")
+
+
+def test_runs_without_a_score_have_no_best_state(tmp_path, monkeypatch):
+    fit = importlib.import_module("purerl.runs.fit")
+    columns = {name: np.array([1.0, np.nan], np.float32) for name in COLUMNS}
+    monkeypatch.setattr(fit, "evaluation_of", lambda *_: lambda state: columns)
+    options = {"directory": tmp_path, "num_seeds": 2, "eval_every": 1}
+    fitted(updates=2, cfg=CFG.replace(lr_schedule="constant"), **options)
+    with pytest.warns(UserWarning, match="no evaluation of seed 1 has a score"):
+        purerl.load(tmp_path, best=True, env=Varied())
+    with pytest.warns(UserWarning, match="eval_episodes: 128 in the checkpoint, 2 here"):
+        fitted(updates=3, cfg=CFG.replace(lr_schedule="constant"), eval_episodes=2, **options)
 
 
 def test_best_evaluated_state_of_each_run_is_kept(run):

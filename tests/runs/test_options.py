@@ -22,6 +22,21 @@ def test_invalid_options_are_refused(options, says):
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"eval_episodes": 4}, "eval_episodes = 4: has no effect without eval_every"),
+        ({"eval_env_params": {"gravityy": 3.0}}, "eval_env_params = .* has no effect without eval_every"),
+        ({"best_by": "nonsense"}, "best_by = 'nonsense': has no effect without eval_every"),
+        ({"keep_every": 2}, "keep_every = 2: has no effect without directory"),
+        ({"stop_when": purerl.at_return(9), "stop_every": 9}, "stop_every = 9 is more than the 1 updates"),
+    ],
+)
+def test_options_without_an_effect_warn(options, says):
+    with pytest.warns(UserWarning, match=says):
+        fitted(updates=1, **options)
+
+
 def test_zero_seeds_are_refused():
     with pytest.raises(purerl.ConfigError, match="num_seeds"):
         fitted(num_seeds=0)

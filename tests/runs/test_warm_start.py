@@ -99,7 +99,7 @@ def test_continued_steps_are_counted_from_those_of_the_first_run(tmp_path):
     seen = []
     options = {"cfg": wide, "init_from": tmp_path / "a", "continue_steps": True, "recorders": (seen.append,)}
     fitted(updates=2, directory=tmp_path / "b", **options)
-    with pytest.warns(UserWarning, match="lost' has no effect, since the run in .* began with the parameters of"):
+    with pytest.warns(UserWarning, match="lost' has no effect, since the run in .* began with init_from = '"):
         fitted(updates=4, directory=tmp_path / "b", **options | {"init_from": tmp_path / "lost", "continue_steps": False})
     assert [progress.steps_of_run() for progress in seen] == [before + 2 * CFG.batch_size, before + 4 * CFG.batch_size]
     (curve,) = curves_of(tmp_path / "b")
@@ -125,9 +125,11 @@ def test_another_start_of_an_existing_run_warns(tmp_path):
         fitted(updates=1, directory=tmp_path / name)
     for _ in range(2):
         fitted(updates=2, directory=tmp_path / "c", init_from=tmp_path / "a")
-    with pytest.warns(UserWarning, match=r"init_from = .* has no effect, since the run in .* began with the parameters of .*a"):
+    with pytest.warns(UserWarning, match=r"init_from = .* has no effect, since the run in .* began with init_from = '.*a'"):
         fitted(updates=2, directory=tmp_path / "c", init_from=tmp_path / "b")
-    with pytest.warns(UserWarning, match="has no effect, since the run in .* began without init_from"):
+    with pytest.warns(UserWarning, match="has no effect, since the run in .* began with init_from = None"):
         fitted(updates=1, directory=tmp_path / "a", init_from=tmp_path / "b")
+    with pytest.warns(UserWarning, match=r"init_groups = \['policy'\] has no effect, .* began with init_groups = \[\]"):
+        fitted(updates=2, directory=tmp_path / "c", init_from=tmp_path / "a", init_groups=("policy",))
     with pytest.warns(UserWarning, match="the run is finished, so eval_every has no effect"):
         fitted(updates=1, directory=tmp_path / "a", eval_every=1)

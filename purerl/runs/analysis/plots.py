@@ -144,5 +144,5 @@ def plot(
     axes.grid(alpha=0.3)
     axes.legend()
     with write_errors(out):
-        figure.savefig(out, dpi=150)
+        figure.savefig(pathlib.Path(out).expanduser(), dpi=150)
     return figure

@@ -73,7 +73,7 @@ def render(
         env_states, reward, done = jax.tree.map(lambda x: x[:, 0], jax.device_get(jax.jit(episode)()))
     steps = int(np.argmax(done)) + 1 if done.any() else limit
     frames = [jax.tree.map(lambda x: x[i], env_states) for i in range(steps)]  # noqa: B023
-    path = pathlib.Path(path)
+    path = pathlib.Path(path).expanduser()
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         draw(frames, np.cumsum(reward[:steps]), path)

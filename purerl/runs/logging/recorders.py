@@ -97,7 +97,7 @@ class Rows(abc.ABC):
             raise ConfigError([Problem("every", every, "must be an int of at least 0")])
         if not isinstance(path, str | os.PathLike):
             raise ConfigError([Problem("path", path, "must be a path")])
-        self.path = pathlib.Path(path)
+        self.path = pathlib.Path(path).expanduser()
         self.sink, self._every, self._pending, self._written = None, every, None, 0.0
 
     def __repr__(self) -> str:
