@@ -58,19 +58,15 @@ for name, device_counts in DEVICES.items():
         changes = changes | {key: changes[key] * count for key in ("num_envs", "aux_columns") if key in changes}
         WORKLOADS[f"{name} on {count} devices"] = (algorithm, changes, 1, (1.05 * kernels, waits, 1.05 * megabytes), count)
 # Environments with slow resets, counted only for an H100, in `resets.json`.
+CRAFTAX = {"env": "craftax/Craftax-Symbolic-v1", "num_steps": 64, "num_minibatches": 8, "hidden": (512, 512, 512)}
+ANT = dict(zip(NAMES, ("brax/ant", 4096, 80, 32), strict=True)) | {"hidden": (256, 256), "activation": "swish"}
 RESETS = {
-    "Craftax-Symbolic, 1024 x 64": (
-        "ppo",
-        {
-            "env": "craftax/Craftax-Symbolic-v1",
-            "num_envs": 1024,
-            "num_steps": 64,
-            "num_minibatches": 8,
-            "hidden": (512, 512, 512),
-        },
-        1,
-        (94_000, 0, 2900),
-    ),
+    "Craftax-Symbolic, 1024 x 64": ("ppo", CRAFTAX | {"num_envs": 1024}, 1, (94_000, 0, 2900)),
+    "Craftax-Symbolic, 4096 x 64": ("ppo", CRAFTAX | {"num_envs": 4096}, 1, (94_000, 0, 11_600)),
+    "Craftax-Symbolic, 16384 x 64": ("ppo", CRAFTAX | {"num_envs": 16_384}, 1, (94_000, 0, 46_400)),
+    "brax/ant, 4096 x 80": ("ppo", ANT | {"env_kwargs": (("backend", "positional"),)}, 1, (10**6, 0, 10**5)),
+    "Maze": ("ppo", LARGE | {"env": "jumanji/Maze-v0"}, 1, (5300, 3, 27)),
+    "RubiksCube": ("ppo", LARGE | {"env": "jumanji/RubiksCube-v0"}, 1, (20_000, 0, 100)),
     "CartpoleBalance": ("ppo", LARGE | {"env": "playground/CartpoleBalance"}, 1, (8400, 0, 20)),
     "CheetahRun": ("ppo", LARGE | {"env": "playground/CheetahRun"}, 1, (74_000, 240, 50)),
 }
