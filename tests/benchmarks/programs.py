@@ -65,7 +65,7 @@ RESETS = {
     "Craftax-Symbolic, 4096 x 64": ("ppo", CRAFTAX | {"num_envs": 4096}, 1, (94_000, 0, 11_600)),
     "brax/ant, 4096 x 80": ("ppo", ANT | {"env_kwargs": (("backend", "positional"),)}, 1, (133_000, 0, 140)),
     "Maze": ("ppo", LARGE | {"env": "jumanji/Maze-v0"}, 1, (5300, 3, 27)),
-    "SlidingTilePuzzle": ("ppo", LARGE | {"env": "jumanji/SlidingTilePuzzle-v0"}, 1, (15_000, 0, 20)),
+    "SlidingTilePuzzle": ("ppo", LARGE | {"env": "jumanji/SlidingTilePuzzle-v0"}, 1, (20_000, 0, 23)),
     "RubiksCube": ("ppo", LARGE | {"env": "jumanji/RubiksCube-v0"}, 1, (17_000, 0, 20)),
     "CartpoleBalance": ("ppo", LARGE | {"env": "playground/CartpoleBalance"}, 1, (8400, 0, 20)),
     "CheetahRun": ("ppo", LARGE | {"env": "playground/CheetahRun"}, 1, (74_000, 240, 50)),
