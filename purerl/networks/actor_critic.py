@@ -195,13 +195,14 @@ def _separate(
 
 
 def _side_by_side(kernels: tuple[jax.Array, ...]) -> jax.Array:
-    """Return n kernels `[inputs, size]` as `[inputs, n, size]`.
+    """Stack n kernels `[inputs, size]` as `[inputs, n, size]`.
 
-    The barrier also holds for the gradient, which one product then computes as `[inputs, n * size]`. Without it, XLA would
-    transpose the gradient of each kernel, with one more GPU kernel in each minibatch.
+    On a GPU, a barrier, which also holds for the gradient, lets one product compute the gradient as `[inputs, n * size]`. Without
+    it, XLA would transpose the gradient of each kernel, with one more GPU kernel in each minibatch.
     """
-    beside = jax.lax.optimization_barrier(jnp.concatenate(kernels, axis=1))
-    return beside.reshape(len(beside), len(kernels), -1)
+    stacked = lambda xs: jnp.stack(xs, axis=1)
+    beside = lambda xs: jax.lax.optimization_barrier(jnp.concatenate(xs, axis=1)).reshape(len(xs[0]), len(xs), -1)
+    return by_platform(kernels, cpu=stacked, accelerator=beside, tpu=stacked)
 
 
 def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable, critic_obs: str) -> Network:
