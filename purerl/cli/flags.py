@@ -28,7 +28,6 @@ from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.studies.space import parse_json
 
 
-# Types of flags that differ from the types of their fields: in a shell, for example, pairs are a sequence of words.
 def _pairs(read: Callable[[str], Any]) -> Any:
     """Return the type of a flag of names and values, which replace those of a file or preset."""
 
@@ -42,6 +41,7 @@ def _pairs(read: Callable[[str], Any]) -> Any:
     return Annotated[dict, PrimitiveConstructorSpec("*", "[NAME VALUE [NAME VALUE ...]]", parse, is_dict, texts)]
 
 
+# Types of flags that differ from the types of their fields: in a shell, for example, pairs are a sequence of words.
 FLAG_TYPES = {"env_kwargs": _pairs(str), "env_params": _pairs(float), "randomize": _pairs(str)}
 FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # the flag is repeated for each field
 

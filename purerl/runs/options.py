@@ -58,8 +58,8 @@ RULES = {
 }
 
 
-# Arguments without an effect if the argument before them is not given.
-OF = {
+# Arguments that have no effect without the argument in front of them.
+ONLY_WITH = {
     "eval_every": ("eval_episodes", "eval_deterministic", "eval_max_steps", "eval_env_params", "best_by"),
     "directory": ("save_every", "keep_every"),
 }
@@ -68,7 +68,7 @@ OF = {
 def unused_options(options: dict[str, Any], function: Callable) -> list[Problem]:
     """Return a problem for each argument that differs from the function's default and has no effect."""
     default = {name: x.default for name, x in inspect.signature(function).parameters.items()}
-    unused = [(name, need) for need, names in OF.items() if not options[need] for name in names]
+    unused = [(name, need) for need, names in ONLY_WITH.items() if not options[need] for name in names]
     return [
         Problem(name, options[name], f"has no effect without {need}") for name, need in unused if options[name] != default[name]
     ]

@@ -58,7 +58,7 @@ class Scored(NamedTuple):
     numbers: dict[str, str] = {}
 
 
-OF_RUN = ("checkpoints", "best", "renders")  # folders of a run, which contain no runs
+RUN_FOLDERS = ("checkpoints", "best", "renders")  # the folders that a run makes in its directory
 
 
 @read_errors()
@@ -69,11 +69,12 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
         raise CheckpointError(f"there is no directory {folder}")
     found, seen = [], {top.resolve()}
     for place, folders, files in os.walk(top, followlinks=True):
-        if "checkpoints" in folders or curves.FILE in files:
-            found.append(here := pathlib.Path(place))
+        here, is_run = pathlib.Path(place), "checkpoints" in folders or curves.FILE in files
+        if is_run:
+            found.append(here)
             if here == top:
                 break
-        inner = {name: (pathlib.Path(place) / name).resolve() for name in sorted(folders) if name not in OF_RUN}
+        inner = {name: (here / name).resolve() for name in sorted(folders) if not (is_run and name in RUN_FOLDERS)}
         folders[:] = [name for name, path in inner.items() if path not in seen]  # a link can lead back
         seen.update(inner.values())
     return sorted(found)

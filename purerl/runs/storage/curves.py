@@ -233,7 +233,7 @@ def row_dtype(row: Rows) -> np.dtype:
 
 
 def _extended(row: np.dtype, saved: Header | None) -> np.dtype:
-    """Return the dtype with the fields of a journal's metrics that it does not have."""
+    """Return the dtype of a row, extended by the fields of the metrics that only the journal has."""
     known = {metric for _, metric, *_ in _fields(row)}
     more = [] if saved is None else [field for field, metric, *_ in _fields(saved.row) if metric not in known]
     return np.dtype([*row.descr, *((field, saved.row[field]) for field in more)]) if saved and more else row
