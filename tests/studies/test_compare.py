@@ -114,6 +114,15 @@ def test_unequal_training_lengths_are_noted_first_in_every_format(tmp_path):
     assert longer.draw(tmp_path / "a.png").get_suptitle().startswith(said)
 
 
+def test_files_to_write_may_begin_with_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    one = {"T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array([64]), np.ones((2, 1)), "", None)}
+    for name in ("a.md", "a.png"):
+        Comparison({"a": one}, None, "protocol").write(f"~/{name}")
+        assert (tmp_path / name).exists()
+    assert purerl.recorders.Csv("~/a.csv").path == tmp_path / "a.csv"
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_compare_aggregates_over_tasks_and_writes_every_format(two_tasks, tmp_path, capsys):
