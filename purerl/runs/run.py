@@ -197,9 +197,9 @@ def load(
         raise CheckpointMismatch(directory, found)
     for text in other_numbers(record.get("numbers", {}), numbers_of(batch.train.given, batch.train.env)):
         warn(text)
-    none = [x for x, score in zip(batch.labels, record["best"]["returns"], strict=True) if score == -np.inf] if best else []
-    if none:
-        warn(f"{directory}: no evaluation of {', '.join(none)} has a score, so the state is not a best one")
+    scores = record["best"]["returns"] if best else ()
+    if unscored := [label for label, score in zip(batch.labels, scores, strict=False) if score == -np.inf]:
+        warn(f"{directory}: no evaluation of {', '.join(unscored)} has a score, so the state is not a best one")
     finished = record["best"]["updates"] if best else [saved.updates] * len(batch.labels)
     return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
 

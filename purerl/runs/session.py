@@ -74,8 +74,11 @@ class Session:
         self.curves = Curves(header, home.file(FILE))
         # A call without evaluations keeps the evaluation settings of the checkpoint.
         self._evaluated = _protocol(options) or record.get("evaluated")
-        given = {name: getattr(options, name) for name in ("init_from", "init_groups", "continue_steps")}
-        given |= {"init_from": options.init_from and str(absolute(options.init_from)), "init_groups": list(options.init_groups)}
+        given = {
+            "init_from": None if options.init_from is None else str(absolute(options.init_from)),
+            "init_groups": list(options.init_groups),
+            "continue_steps": options.continue_steps,
+        }
         self._began = {name: record.get(name, x) for name, x in given.items()}
         for name, x in given.items():
             if x and x != (before := self._began[name]):

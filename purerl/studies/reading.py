@@ -63,21 +63,33 @@ RUN_FOLDERS = ("checkpoints", "best", "renders")  # the folders that a run makes
 
 @read_errors()
 def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
-    """Return the sorted directories of all runs in a folder and its subfolders; if the folder is a run, only the folder."""
+    """Return the sorted directories of all runs in a folder and its subfolders; if the folder is a run, only the folder.
+
+    Symbolic links are followed to places outside of the folder; the folder's own runs have one name each.
+    """
     top = pathlib.Path(folder).expanduser()
     if not top.is_dir():
         raise CheckpointError(f"there is no directory {folder}")
-    found, seen = [], {top.resolve()}
+    found, seen = [], set()
     for place, folders, files in os.walk(top, followlinks=True):
         here, is_run = pathlib.Path(place), "checkpoints" in folders or curves.FILE in files
         if is_run:
             found.append(here)
             if here == top:
                 break
-        inner = {name: (here / name).resolve() for name in sorted(folders) if not (is_run and name in RUN_FOLDERS)}
-        folders[:] = [name for name, path in inner.items() if path not in seen]  # a link can lead back
-        seen.update(inner.values())
+        kept = sorted(name for name in folders if not (is_run and name in RUN_FOLDERS))
+        folders[:] = [name for name in kept if _is_new(here / name, top.resolve(), seen)]
     return sorted(found)
+
+
+def _is_new(folder: pathlib.Path, top: pathlib.Path, seen: set[pathlib.Path]) -> bool:
+    """Return True, and remember the folder, unless it was seen, or is a link to a place inside or above of `top`."""
+    place = folder.resolve()
+    leads_back = folder.is_symlink() and (place.is_relative_to(top) or top.is_relative_to(place))
+    if leads_back or place in seen:
+        return False
+    seen.add(place)
+    return True
 
 
 def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:

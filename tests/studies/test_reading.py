@@ -33,7 +33,8 @@ def test_runs_below_include_links_and_runs_inside_of_runs(tmp_path):
     for run in ("runs/a", "runs/a/fine", "elsewhere/b", "runs/best/c"):
         (tmp_path / run / "checkpoints/1").mkdir(parents=True)
     (tmp_path / "runs/link").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "runs/back").symlink_to(tmp_path / "runs")
+    for name, target in (("back", "runs"), ("above", "."), ("0_latest", "runs/a/fine"), ("link_again", "elsewhere")):
+        (tmp_path / "runs" / name).symlink_to(tmp_path / target)
     found = [str(path.relative_to(tmp_path / "runs")) for path in runs_below(tmp_path / "runs")]
     assert found == ["a", "a/fine", "best/c", "link/b"]
     assert runs_below(tmp_path / "runs/a") == [tmp_path / "runs/a"]
