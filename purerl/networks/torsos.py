@@ -33,9 +33,9 @@ def encode_entries(obs: PyTree, space: PyTree) -> dict[str, jax.Array]:
 
 
 def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete | Indices) -> jax.Array:
-    values = lambda x, size: jnp.arange(size, dtype=x.dtype).reshape(*(1,) * x.ndim, -1)
+    values = lambda x, size: jnp.arange(size, dtype=jnp.int32).reshape(*(1,) * x.ndim, -1)
     # A comparison, since ONNX's OneHot counts -1, an unknown category, from the end.
-    one_hot = lambda x, size: (x[..., None] == values(x, size)).astype(jnp.float32)
+    one_hot = lambda x, size: (x[..., None].astype(jnp.int32) == values(x, size)).astype(jnp.float32)
     if isinstance(space, Discrete):
         return one_hot(x, space.n)
     if isinstance(space, Indices):

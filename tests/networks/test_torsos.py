@@ -65,3 +65,9 @@ def test_byte_images_are_scaled_and_byte_vectors_are_not():
     of = lambda space: encode(jnp.full((1, 1, *space.shape), 255, jnp.uint8), space)
     assert (of(image) == 1).all()
     assert (of(vector) == 255).all()
+
+
+def test_categories_beyond_the_range_of_a_byte_are_distinct():
+    values = jnp.full((1, 1), 3, jnp.uint8)
+    assert encode(values, Discrete(300)).sum() == 1
+    assert encode(values == 3, Discrete(2)).tolist() == [[[0.0, 1.0]]]
