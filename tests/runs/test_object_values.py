@@ -1,4 +1,4 @@
-"""Numbers in the objects that a user passed."""
+"""Values in the objects that a user passed."""
 
 import functools
 import logging
@@ -18,6 +18,8 @@ from purerl.runs.storage.object_values import numbers_of, object_values, other_n
 from tests.helpers.tiny import CFG
 
 SCALE = 3.0
+MODES = {"easy": 1.0, "hard": 2.0}
+WALLS = np.zeros((3, 3), bool)
 
 
 class Reach:
@@ -75,6 +77,9 @@ CASES = {
     "arrays of one number": (lambda x: (lambda by: lambda reward, _: reward * by)(jnp.float32(x)), "by"),
     "dicts": (lambda x: (lambda cfg: lambda reward, _: cfg.f(reward) * cfg.by)(Attributes(f=jnp.tanh, by=x)), "cfg.by"),
     "tuples": (lambda x: Reach(2, sizes=(1, x)), "sizes"),
+    "words": (lambda x: Reach(2, mode="easy" if x == 2 else "hard"), "mode"),
+    "tuples of words": (lambda x: Reach(2, rewards=("dense", "goal" if x == 2 else "key")), "rewards"),
+    "words in closures": (lambda x: (lambda mode: lambda reward, _: reward * MODES[mode])("easy" if x == 2 else "hard"), "mode"),
     "defaults": (lambda x: lambda reward, _, by=x: reward * by, "defaults"),
     "jitted": (lambda x: jax.jit(lambda reward, _: reward * x), "x"),
     "decorated": (lambda x: twice(lambda: x), "make.x"),
@@ -102,8 +107,42 @@ def test_globals_that_a_function_reads_are_found_and_attributes_of_that_name_are
     assert object_values(scaled)["SCALE"] == "4"
 
 
+MAPS = {
+    "walls": (lambda x: Reach(2, walls=np.arange(9).reshape(3, 3) == x), "walls"),
+    "walls on the device": (lambda x: Reach(2, walls=jnp.arange(9) == x), "walls"),
+    "goals": (lambda x: Reach(2, goals=np.array([0.5, x, np.inf])), "goals"),
+    "goals in a dict": (lambda x: Reach(2, options={"goals": jnp.array([1e-9, x * 1e-9])}), "options.goals"),
+    "closures": (lambda x: (lambda walls: lambda reward, _: reward * walls[0])(np.array([x, 1])), "walls"),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_environments_with_other_arrays_differ(name):
+    make, path = MAPS[name]
+    first, again, other = (object_values(make(x), arrays=True) for x in (2, 2, 5))
+    assert first == again
+    assert {at for at in first.keys() & other.keys() if first[at] != other[at]} == {path}
+
+
+def test_arrays_that_a_function_reads_are_found_and_last_bits_do_not_count(monkeypatch):
+    reads = lambda state: WALLS[state]
+    before = object_values(reads, arrays=True)["WALLS"]
+    monkeypatch.setitem(globals(), "WALLS", ~WALLS)
+    assert object_values(reads, arrays=True)["WALLS"] != before
+    goals = np.float32([0.1, 0.7])
+    found = [object_values(Reach(2, goals=goals * np.float32(by)), arrays=True)["goals"] for by in (1.0, 1 + 2e-7, 1.01)]
+    assert found[0] == found[1] != found[2]
+
+
+def test_arrays_of_networks_are_left_out():
+    train = purerl.make_train(
+        CFG, env=purerl.wrap_env(Reach(2, walls=WALLS)), reward_shaper=lambda reward, _: reward + WALLS[0, 0]
+    )
+    assert list(numbers_of(train.given, train.env)) == ["env._goal", "env.walls"]
+
+
 def test_what_differs_between_equal_objects_is_left_out():
-    """Caches, names, addresses, loggers, locks, texts and parameters."""
+    """Caches, names, addresses, loggers, locks, names of runs and parameters."""
     env = Reach(
         2, key=jax.random.key(0), bits=jnp.ones(3, jnp.bfloat16), names={"a"}, lock=threading.Lock(), run="a1", long=[1.0] * 999
     )

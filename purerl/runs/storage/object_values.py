@@ -1,8 +1,11 @@
-"""The numbers in the objects that a user passed: `Reach(goal=2)` and `Reach(goal=9)` have one class, but are different tasks."""
+"""The values in the objects that a user passed: `Reach(goal=2)` and `Reach(goal=9)` have one class, but are different tasks."""
 
 import dataclasses
 import dis
 import functools
+import hashlib
+import math
+import re
 import sys
 import types
 from typing import Any
@@ -16,31 +19,35 @@ from purerl.core.environment import Environment
 INTERNAL = ("purerl", "jax", "jaxlib", "flax", "equinox")  # the variables of these packages are not a user's settings
 CODE = types.FunctionType | types.MethodType | functools.partial
 LONGEST = 100  # entries of a container that is read
+LARGEST = 10_000  # elements of an array that is read
+WORD = re.compile("[A-Za-z][A-Za-z_ -]{0,39}")  # a choice, such as "easy"; names of runs and files have digits or slashes
 MOST, DEEPEST = 10_000, 100  # objects that are read, and levels of objects
 
 
 def numbers_of(given: dict[str, Any], environment: Environment) -> dict[str, str]:
-    """Return the numbers in the arguments of `make_train` as text, by path, such as `env.goal`."""
+    """Return the values in the arguments of `make_train` as text, by path, such as `env.goal`; arrays of `env` alone."""
     made_with = {"env": environment.host.arguments} if environment.host else {}
+    env = {name: x for name, x in given.items() if name == "env"}
     try:
-        return object_values(given) | object_values(made_with)
-    except Exception:  # a user's objects may raise anything when they are read, and the numbers only serve warnings
+        return object_values(given) | object_values(env, arrays=True) | object_values(made_with, arrays=True)
+    except Exception:  # a user's objects may raise anything when they are read, and the values only serve warnings
         return {}
 
 
 def other_numbers(then: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Describe the numbers that differ between two results of `numbers_of`, if any. Numbers that one lacks are skipped."""
+    """Describe the values that differ between two results of `numbers_of`, if any. Values that one lacks are skipped."""
     changed = [f"{path} {then[path]} before, {now[path]} now" for path in now if then.get(path, now[path]) != now[path]]
-    return [f"objects have other numbers than when the run was saved: {'; '.join(changed)}"] if changed else []
+    return [f"objects have other values than when the run was saved: {'; '.join(changed)}"] if changed else []
 
 
-def object_values(given: Any) -> dict[str, str]:
-    """Return the numbers in an object as text, by path.
+def object_values(given: Any, arrays: bool = False) -> dict[str, str]:
+    """Return the numbers and words in an object as text, by path, and with `arrays` hashes of its arrays.
 
     These are attributes, arguments of partial functions, default arguments, and the variables that a function takes from outside.
 
-    Left out are texts, which are often names of runs or files, arrays, constants in the code of functions, variables of purerl,
-    JAX, flax and Equinox, and attributes of an attribute whose class is from another package.
+    Left out are names, texts with digits or slashes, which are often names of runs or files, arrays of more than 10,000 elements,
+    constants in the code of functions, variables of purerl, JAX, flax and Equinox, and attributes of an attribute whose class is
+    from another package.
     """
     found: dict[str, str] = {}
     seen = {id(given): given}  # holds the objects, so that no other object gets the id of one of them
@@ -48,8 +55,8 @@ def object_values(given: Any) -> dict[str, str]:
     def visit(path: tuple[str, ...], x: Any, hidden: bool, depth: int) -> None:
         hidden = hidden if type(x) in (dict, list, tuple) else _package(x) in INTERNAL
         for name, part in _parts(x).items():
-            text, place = _text(part), path if hidden else (*path, name)
-            if text is not None and not hidden:
+            text, place = _text(part) or (_hash(part) if arrays else None), path if hidden else (*path, name)
+            if text is not None and not hidden and not (name == "name" and isinstance(part, str)):
                 found.setdefault(".".join(place), text)
             if text is None and id(part) not in seen and len(seen) < MOST and depth < DEEPEST and _is_read(part, x):
                 seen[id(part)] = part
@@ -60,14 +67,16 @@ def object_values(given: Any) -> dict[str, str]:
 
 
 def _text(x: Any) -> str | None:
-    """Return a number, or a tuple or list of numbers, as text; None for other objects."""
+    """Return a number, a word, or a tuple or list of these, as text; None for other objects."""
     if type(x) not in (list, tuple):
-        return _number(x)
-    texts = [_number(part) for part in x[:LONGEST]]
+        return _value(x)
+    texts = [_value(part) for part in x[:LONGEST]]
     return None if None in texts or not 0 < len(x) <= LONGEST else f"({', '.join(map(str, texts))})"
 
 
-def _number(x: Any) -> str | None:
+def _value(x: Any) -> str | None:
+    if isinstance(x, str):
+        return x if WORD.fullmatch(x) else None
     if isinstance(x, np.ndarray | jax.Array) and x.ndim == 0 and not isinstance(x, Tracer) and isinstance(x.dtype, np.dtype):
         x = x.item() if getattr(x, "is_fully_addressable", True) else None
     if isinstance(x, float | np.floating):
@@ -75,8 +84,21 @@ def _number(x: Any) -> str | None:
     return str(x) if isinstance(x, bool | int | np.generic) else None
 
 
+def _hash(x: Any) -> str | None:
+    """Return dtype, shape and hash of an array; None for other objects. Platforms compute other last bits, so floats are rounded."""
+    if not isinstance(x, np.ndarray | jax.Array) or isinstance(x, Tracer) or not isinstance(x.dtype, np.dtype):
+        return None
+    if x.dtype.kind not in "biuf" or not 0 < x.size <= LARGEST or not getattr(x, "is_fully_addressable", True):
+        return None
+    known = np.asarray(x)
+    if known.dtype.kind == "f":
+        largest = np.abs(known[np.isfinite(known)]).max(initial=0.0)
+        known = np.round(known.astype(np.float64), 4 - math.floor(np.log10(largest or 1.0))) + 0.0  # without -0.0
+    return f"{x.dtype}{list(x.shape)} {hashlib.sha256(known.tobytes()).hexdigest()[:8]}"
+
+
 def _is_read(part: Any, parent: Any) -> bool:
-    """Return True if the numbers in a part of an object are read."""
+    """Return True if the values in a part of an object are read."""
     if isinstance(part, CODE | dict | list | tuple) or dataclasses.is_dataclass(part):
         return True
     package, around = _package(part), _package(parent)
@@ -94,7 +116,8 @@ def _parts(x: Any) -> dict[str, Any]:
         return {"func": x.__func__, "self": x.__self__}
     if isinstance(x, types.FunctionType):
         globals_read = {step.argval for step in dis.get_instructions(x) if step.opname == "LOAD_GLOBAL"}
-        outside = {name: x.__globals__[name] for name in sorted(globals_read) if _text(x.__globals__.get(name)) is not None}
+        known = lambda part: _text(part) or _hash(part)
+        outside = {name: x.__globals__[name] for name in sorted(globals_read) if known(x.__globals__.get(name)) is not None}
         cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
         defaults = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
         return {"defaults": defaults} | outside | {name: _content(cell) for name, cell in cells}
