@@ -10,7 +10,8 @@ the policy's outputs.
 
 **Where papers and implementations differ.** The value targets are those computed at collection, as in the paper. The auxiliary
 phase has its own optimizer (`aux_optimizer`). If fewer than `n_pi` updates remain at the end of a run, no auxiliary phase follows
-them. Rewards are scaled by default, as in the paper's code. The scale is the standard deviation of returns discounted with
+them. If `nonfinite="freeze"` skips an update, its place in the stored steps keeps those of the phase before, or zeros in the
+first phase. Rewards are scaled by default, as in the paper's code. The scale is the standard deviation of returns discounted with
 `gamma`; the paper's code discounts with 0.99. By default, `adam_eps` is 1e-5; in the paper's code, it is 1e-8.
 
 **Defaults** are the paper's for Procgen: one policy epoch and one value epoch, no gradient clipping, `vf_coef = 1` on half the

@@ -118,7 +118,7 @@ def fit(
 
     In a job of several processes (`jax.distributed`), every process makes the same call, and runs are spread over the devices of
     all processes. The directory must be on a file system that all processes share. Only the first process writes metrics and
-    evaluations, calls the recorders and returns the metrics. A signal to one process ends the run in all of them.
+    evaluations, calls the recorders and returns all metrics and evaluations. A signal to one process ends the run in all of them.
 
     Args:
         cfg: the config; or a batch of configs, with leaves `[configs]`, to train side by side.
@@ -145,7 +145,8 @@ def fit(
         keep_every: also save a checkpoint every `keep_every` updates, and keep it for ever; 0 for none.
         on_save_error: if a file cannot be written, `raise` an error, or `warn` and try again when the next checkpoint is due. A
           job of several processes always raises an error.
-        eval_every: evaluate before the first update and then every `eval_every` updates; 0 for never.
+        eval_every: evaluate before the first update, or at once in a resumed run without evaluations, and then every `eval_every`
+          updates; 0 for never.
         eval_episodes: number of episodes per run in an evaluation.
         eval_deterministic: take the mode of the policy instead of a random action.
         eval_max_steps: number of steps in each environment; None for the environment's time limit.

@@ -99,6 +99,8 @@ class Session:
         self.report = Reports(options.recorders, self._progress())
         by = options.best_by if options.eval_every else None
         self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)
+        self._is_evaluated = expected > 0
+        self._is_other = saved is not None and record["config"] != home.identity["config"]
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]
@@ -134,11 +136,12 @@ class Session:
             warn("the run is finished, so eval_every has no effect; evaluate the result with purerl.load(...).evaluate")
         if not done:
             self.trainer.compile(self.state)
-        if self.score is not None and self.updates == 0:
-            self._evaluate(self.score)
-        if not done:
+            if self.score is not None and not self._is_evaluated:
+                self._evaluate(self.score)
             with Stop() as stop:
                 self._loop(stop)
+        elif self._is_other:
+            self._save()  # a finished run with another total_timesteps
 
     def _loop(self, stop: Stop) -> None:
         options, raises, last = self.options, self.options.on_nonfinite == "raise", self.plan.num_updates

@@ -15,7 +15,7 @@ from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.evaluations import COLUMNS
 from purerl.studies.reading import listed
-from tests.helpers.interrupted import StopAt, fitted
+from tests.helpers.interrupted import StopAt, fitted, stopped
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG
 
@@ -91,6 +91,23 @@ def test_runs_without_a_score_have_no_best_state(tmp_path, monkeypatch):
         purerl.load(tmp_path, best=True, env=Varied())
     with pytest.warns(UserWarning, match="eval_episodes: 128 in the checkpoint, 2 here"):
         fitted(updates=3, cfg=CFG.replace(lr_schedule="constant"), eval_episodes=2, **options)
+
+
+def test_resumed_run_evaluates_at_once_if_it_has_no_evaluation(tmp_path):
+    stopped(tmp_path, 3)
+    rows = tmp_path / "rows.csv"
+    result = fitted(directory=tmp_path, eval_every=4, eval_episodes=2, recorders=(purerl.recorders.Csv(rows, every=1),))
+    assert result.evaluations["update"].tolist() == [3, 4, 8]
+    assert "evaluation/episode_return" in rows.read_text().splitlines()[0]
+    assert fitted(directory=tmp_path).evaluations["update"].tolist() == [3, 4, 8]
+
+
+def test_total_that_is_lowered_to_the_finished_updates_is_saved(tmp_path):
+    cfg = CFG.replace(lr_schedule="constant")
+    stopped(tmp_path, 3, cfg=cfg)
+    assert fitted(updates=3, cfg=cfg, directory=tmp_path).progress.is_finished
+    run = purerl.load(tmp_path, env=Varied())
+    assert (run.updates, run.cfg.total_timesteps) == (3, 3 * 64)
 
 
 def test_best_evaluated_state_of_each_run_is_kept(run):

@@ -85,7 +85,7 @@ def _value(x: Any) -> str | None:
 
 
 def _hash(x: Any) -> str | None:
-    """Return dtype, shape and hash of an array; None for other objects. Platforms compute other last bits, so floats are rounded."""
+    """Return dtype, shape and hash of an array; None for other objects. Platforms differ in last bits, so floats are rounded."""
     if not isinstance(x, np.ndarray | jax.Array) or isinstance(x, Tracer) or not isinstance(x.dtype, np.dtype):
         return None
     if x.dtype.kind not in "biuf" or not 0 < x.size <= LARGEST or not getattr(x, "is_fully_addressable", True):
