@@ -95,6 +95,22 @@ def long_chains():
     return cases
 
 
+def remembering():
+    """Build cases of cards and marks, with training sequences shorter and longer than what must be remembered."""
+    from tests.benchmarks.remembering import Counting, RepeatPrevious  # starts JAX; `use_cores` must run first
+
+    cfg = CHAIN.replace(num_envs=32, num_minibatches=4, lr=2e-3, hidden=(64,), memory_size=64, arch="shared", gae_lambda=0.95)
+    tasks = {"RepeatPrevious of 32": RepeatPrevious(32, 128), "marks in 100 steps": Counting(100)}
+    memories = {"LRU": "lru", "minimal GRU": "min_gru", "GRU": "gru", "no memory": "none"}
+    cases = {}
+    for (task, env), num_steps, (name, memory) in itertools.product(tasks.items(), (16, 128), memories.items()):
+        if memory == "none" and num_steps == 16:
+            continue
+        sizes = {"num_steps": num_steps, "num_envs": 32 * 128 // num_steps, "total_timesteps": 1_000_000}
+        cases[f"{task}, sequences of {num_steps}: {name}"] = Case(cfg.replace(memory=memory, **sizes), env=env)
+    return cases
+
+
 def corridors():
     """Build cases of corridors: one end shows the right way at the other. Cases of 4 M steps use the hyperparameters of 1 M."""
     cfg = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(env="xminigrid/MiniGrid-MemoryS8", total_timesteps=1_000_000)
@@ -378,6 +394,7 @@ STUDIES = {
     "value clip": value_clip,
     "memory": chains,
     "long memory": long_chains,
+    "remembering": remembering,
     "corridors": corridors,
     "hidden": hidden,
     "phases": phases,
