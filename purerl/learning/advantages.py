@@ -226,10 +226,10 @@ def _gradient_free(advantage: jax.Array, target: jax.Array) -> Advantages:
 def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
     """Return the fraction of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
 
-    1 is perfect; 0 is no better than predicting the mean target. If all targets are equal, the count of the metric is 0.
+    1 is perfect; 0 is no better than predicting the mean target. If all targets are equal up to rounding, the count is 0.
     """
-    (_, variance), (_, left) = moments(target), moments(target - value)
-    varies = variance > 0
+    (center, variance), (_, left) = moments(target), moments(target - value)
+    varies = variance > 1e-12 * jnp.square(center)
     share = 1 - left / jnp.where(varies, variance, jnp.ones_like(variance))
     return mean_where(share, varies)
 

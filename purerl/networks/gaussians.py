@@ -52,7 +52,7 @@ class UnboundedGaussian(struct.PyTreeNode):
     def kl(self, other: "UnboundedGaussian") -> jax.Array:
         ratio = self.clipped_log_std - other.clipped_log_std
         distance = jnp.square((self.mean - other.mean) * jnp.exp(-other.clipped_log_std))
-        return (0.5 * (jnp.exp(2 * ratio) + distance - 1) - ratio).sum(-1)
+        return (0.5 * (jnp.expm1(2 * ratio) + distance) - ratio).sum(-1)
 
     def encoded(self, action: jax.Array) -> jax.Array:
         return action

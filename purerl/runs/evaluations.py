@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from purerl.core.errors import CheckpointMismatch, warn
+from purerl.core.metrics import LAST
 from purerl.runs.storage.checkpoint import CLOCK, Store, describe, share, to_arrays
 from purerl.runs.storage.files import AppendOnlyFile, Entry, read_journal, to_line
 
@@ -55,15 +56,13 @@ class Evaluations:
 
 
 def is_current(updates: np.ndarray, finished: int) -> bool:
-    """Return True if fewer updates have finished since the last evaluation than between the last two evaluations.
-
-    After a single evaluation, no update may have finished.
+    """Return True if the last evaluation was in the last tenth of the finished updates.
 
     Args:
         updates: `[evaluations]`, the update of each evaluation.
         finished: number of finished updates.
     """
-    return len(updates) > 0 and finished - updates[-1] < max(1, np.diff(updates[-2:]).sum())
+    return len(updates) > 0 and finished - updates[-1] <= LAST * finished
 
 
 def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:

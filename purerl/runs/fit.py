@@ -145,8 +145,8 @@ def fit(
         keep_every: also save a checkpoint every `keep_every` updates, and keep it for ever; 0 for none.
         on_save_error: if a file cannot be written, `raise` an error, or `warn` and try again when the next checkpoint is due. A
           job of several processes always raises an error.
-        eval_every: evaluate before the first update, or at once in a resumed run without evaluations, and then every `eval_every`
-          updates; 0 for never.
+        eval_every: evaluate before the first update, or at once in a resumed run without evaluations, then every `eval_every`
+          updates, and after the last update; 0 for never.
         eval_episodes: number of episodes per run in an evaluation.
         eval_deterministic: take the mode of the policy instead of a random action.
         eval_max_steps: number of steps in each environment; None for the environment's time limit.
@@ -208,8 +208,6 @@ def fit(
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-updates // (MANY_ROWS // 10))
         warn(f"saves {rows:,} rows of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,} or fewer")
-    if options.eval_every > updates:
-        warn(f"eval_every = {options.eval_every} is more than the {updates} updates, so only the untrained policy is evaluated")
     if options.stop_every > updates:
         warn(f"stop_every = {options.stop_every} is more than the {updates} updates, so it never calls stop_when")
     score = evaluation_of(trainer, vars(options))

@@ -162,7 +162,7 @@ class Session:
                 self._stopping.append(rows)
             spent = time.perf_counter() - before
             length = max(1, round(length * min(4.0, min(options.chunk_seconds, MAX_SECONDS) / spent)))
-            if self.score is not None and self.updates % options.eval_every == 0:
+            if self.score is not None and (self.updates == last or self.updates % options.eval_every == 0):
                 self._evaluate(self.score)
             self.report(self._progress(metrics=rows))
             due = time.monotonic() - saved_at >= options.save_seconds

@@ -156,6 +156,6 @@ def _protocol(found: Comparison, score: str, episodes: str) -> str:
     note = f" Few seeds: {found.note}." if found.note else ""
     return (
         f"Interquartile mean over {over} and its 95 % interval, by a stratified bootstrap of 10,000 draws. Scores: the mean "
-        f"return over {what}{normal}; {which}. {steps}. P(X > Y): the probability that a run of X scores above a run of Y, 95 % "
-        f"interval of 2,000 draws (Agarwal et al. 2021).{note}"
+        f"return over {what}{normal}; {which}. {steps}. P(X > Y): the probability that a run of X scores above a run of Y "
+        f"(Agarwal et al. 2021), 95 % interval by Newcombe's method 5.{note}"
     )

@@ -52,9 +52,13 @@ class Comparison:
 
     @property
     def unequal(self) -> str:
-        """Return a note on tasks on which entries were trained for different numbers of steps; "" without such tasks."""
-        found = [f"{task} {self.steps_of(task)}" for task in self.tasks if " or " in self.steps_of(task)]
-        return f"Entries were trained for different numbers of steps: {'; '.join(found)}." if found else ""
+        """Return a note on tasks with different numbers of steps, and on entries with different numbers of seeds; "" without."""
+        steps = [f"{task} {self.steps_of(task)}" for task in self.tasks if " or " in self.steps_of(task)]
+        seeds = [name for name, of_tasks in self.entries.items() if len({len(one.scores) for one in of_tasks.values()}) > 1]
+        found = [f"Entries were trained for different numbers of steps: {'; '.join(steps)}."] if steps else []
+        if seeds and self.reference:
+            found += [f"Tasks with more seeds count more in the column of all tasks: {', '.join(seeds)}."]
+        return " ".join(found)
 
     @property
     def _caption(self) -> str:

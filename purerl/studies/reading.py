@@ -146,7 +146,8 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
 
     Args:
         directory: directory of the runs.
-        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the curve.
+        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the curve, where each
+          point counts with the steps since the point before.
         episodes: `training` or `evaluation`.
 
     Raises:
@@ -164,15 +165,15 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
         if score == "final" and not is_current(table["update"], record["updates"]):
             warn(f"{directory}: the last evaluation was after {table['update'][-1]:,} of {record['updates']:,} updates")
-        if score == "auc" and len(set(np.diff(table["update"]).tolist())) > 1:
-            warn(f"{directory}: eval_every has changed, and 'auc' gives each evaluation the same weight")
         steps = table["update"] * (header.steps // header.every)
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     elif score == "final" and header.every > 1 and (rows := np.shape(metrics["episode_return"].count)[-1]) * LAST < 1:
         text = f"with metrics_every={header.every}, scores are from the last {1 / rows:.0%} of training, not from a tenth"
         warn(f"{directory}: {text}")
-    scores = final if score == "final" else _mean_of_seen(values)
+    scores = final if score == "final" else _mean_of_curve(values, np.diff(steps, prepend=0))
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
+    if score == "final" and record.get("stopped_by") == STOPPED:
+        warn(f"{directory}: a high score ended the run (stop_when), so its final score is biased upwards")
     finite, found = record.get("finite") or [True] * len(pairs), []
     evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None
     for config in dict.fromkeys(config for config, _ in pairs):
@@ -191,10 +192,10 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     return found
 
 
-def _mean_of_seen(values: np.ndarray) -> np.ndarray:
-    """Return the mean of each row without its NaN values; NaN if all values are NaN."""
-    count = (~np.isnan(values)).sum(1)
-    return np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
+def _mean_of_curve(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return the mean of each row, weighted by the steps before each point, without NaN values; NaN if all values are NaN."""
+    weight = (~np.isnan(values) * steps).sum(1)
+    return np.divide(np.nansum(values * steps, axis=1), weight, out=np.full(len(values), np.nan), where=weight > 0)
 
 
 def _without_task(label: str) -> str:

@@ -96,3 +96,9 @@ def test_large_standard_deviations_are_sampled_and_trainable():
     for wrong in (21.0, -21.0):
         with pytest.raises(purerl.ConfigError, match=r"log_std_init.*between -20 and 20"):
             tiny(CFG.replace(log_std_init=wrong), box=True)
+
+
+@pytest.mark.parametrize("shift", [1e-4, 1e-2])
+def test_kl_divergence_of_near_gaussians_is_not_rounded_to_zero(shift):
+    near, far = (DiagGaussian(jnp.full(1, x), jnp.zeros(1)) for x in (0.0, shift))
+    np.testing.assert_allclose(near.kl(far), shift**2 / 2, rtol=1e-5)

@@ -97,9 +97,9 @@ def test_resumed_run_evaluates_at_once_if_it_has_no_evaluation(tmp_path):
     stopped(tmp_path, 3)
     rows = tmp_path / "rows.csv"
     result = fitted(directory=tmp_path, eval_every=4, eval_episodes=2, recorders=(purerl.recorders.Csv(rows, every=1),))
-    assert result.evaluations["update"].tolist() == [3, 4, 8]
+    assert result.evaluations["update"].tolist() == [3, 4, 8, 10]
     assert "evaluation/episode_return" in rows.read_text().splitlines()[0]
-    assert fitted(directory=tmp_path).evaluations["update"].tolist() == [3, 4, 8]
+    assert fitted(directory=tmp_path).evaluations["update"].tolist() == [3, 4, 8, 10]
 
 
 def test_total_that_is_lowered_to_the_finished_updates_is_saved(tmp_path):

@@ -21,12 +21,25 @@ def test_old_evaluations_are_not_final_scores(tmp_path):
     np.testing.assert_array_equal(final_returns(old), over_the_last(old.metrics, "episode_return", LAST))
     with pytest.warns(UserWarning, match="the last evaluation was after 4 of 24 updates"):
         scored(tmp_path, "final", "evaluation")
-    purerl.fit(long.replace(total_timesteps=64 * 40), eval_every=10, **options)
-    with pytest.warns(UserWarning, match="eval_every has changed, and 'auc' gives each evaluation the same weight"):
-        scored(tmp_path, "auc", "evaluation")
-    with pytest.warns(UserWarning, match="eval_every = 50 is more than the 4 updates"):
-        untrained = purerl.fit(short, eval_every=50, eval_episodes=4)
-    np.testing.assert_array_equal(final_returns(untrained), over_the_last(untrained.metrics, "episode_return", LAST))
+    table = purerl.fit(long.replace(total_timesteps=64 * 40), eval_every=30, **options).evaluations
+    assert table["update"].tolist() == [0, 4, 30, 40]
+    (one,) = scored(tmp_path, "auc", "evaluation")
+    np.testing.assert_allclose(one.scores, np.average(table["episode_return"], axis=0, weights=[0, 4, 26, 10]), rtol=1e-6)
+
+
+def test_programs_of_a_sweep_are_ranked_by_evaluations_at_the_end_of_training():
+    cfg = CARTPOLE.replace(total_timesteps=64 * 10)
+    result = purerl.sweep(cfg, {"num_steps": [8, 16]}).fit(eval_every=11, eval_episodes=4)
+    assert [each.evaluations["update"].tolist() for each in result.results] == [[0, 11, 20], [0, 10]]
+    final = [each.evaluations["episode_return"][-1] for each in result.results]
+    np.testing.assert_array_equal(result.returns, final)
+
+
+@pytest.mark.slow
+def test_score_that_ended_a_run_is_said_to_be_biased(tmp_path):
+    purerl.fit(CARTPOLE, directory=tmp_path, eval_every=1, eval_episodes=4, stop_when=lambda _: True)
+    with pytest.warns(UserWarning, match="a high score ended the run"):
+        scored(tmp_path, "final", "evaluation")
 
 
 def test_runs_below_include_links_and_runs_inside_of_runs(tmp_path):

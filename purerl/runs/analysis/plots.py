@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest
-from purerl.core.metrics import add_up, summarize
+from purerl.core.metrics import Sum, add_up, summarize
 from purerl.runs.analysis import statistics
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record
@@ -39,7 +39,8 @@ class Curve(NamedTuple):
 def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[Curve]:
     """Return a metric of a run over environment steps, one curve per config.
 
-    Rows are aggregated to at most 60 points. A point of a mean is NaN if nothing was counted in its rows.
+    Rows are aggregated to at most 60 points. A point of a sum is the mean sum of a row. A point of a mean is NaN if nothing was
+    counted in its rows.
 
     Raises:
         CheckpointError: the directory has no curves, or their header is damaged.
@@ -59,6 +60,7 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
     part = lambda begin, end: type(chosen)(**{name: x[..., begin:end] for name, x in vars(chosen).items()})
     rows = [np.atleast_1d(summarize(add_up({metric: part(max(0, end - each), end)}))[metric]) for end in ends]
     values = np.stack(rows, axis=-1) if rows else np.zeros((max(1, len(header.runs)), 0), np.float32)
+    values = values / np.diff([0, *ends]) if isinstance(chosen, Sum) else values
     pairs, differ = header.runs, header.configs
     configs = [config for config, _ in pairs]
     label = lambda config: directory.name if config is None else f"{directory.name}: {differ[config]}"
