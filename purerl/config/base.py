@@ -71,7 +71,7 @@ class OnPolicyConfig(Config, Batches):
           entry that the suite defines, if any, such as `privileged_state` in MuJoCo Playground.
         info: Numeric entries of the environment's info. Metrics average each over all steps, evaluations sum it over an episode.
         episode_info: Names of entries of the environment's info, numbers or vectors, to read at the last step of each episode,
-          such as success or achievements. The metrics average each entry over episodes; vectors are averaged elementwise.
+          such as success. Metrics average entries over episodes, vectors elementwise. In gymnasium, a missing entry counts as 0.
 
     Rollout:
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows the added steps.

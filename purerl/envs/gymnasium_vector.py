@@ -44,6 +44,8 @@ class Tracked(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> tuple:
         self._steps = 0
+        if not kwargs.get("options", True):
+            del kwargs["options"]  # what gymnasium leaves of a reset mask; some environments distinguish {} from None
         try:
             return self.env.reset(**kwargs)
         except Exception as error:  # a custom environment may raise anything
@@ -63,6 +65,9 @@ class Tracked(gymnasium.Wrapper):
 
     def kept(self) -> dict[str, Any]:
         return self._keeper.snapshot() | {"steps": self._steps}
+
+    def renew(self) -> bool:
+        return self._keeper.renew()
 
     def put_back(self, saved: list[dict[str, Any]]) -> None:
         self._keeper.restore(saved[self._index])
@@ -203,6 +208,12 @@ class VectorEnvironments:
         with self._errors("restoring"):
             self.envs.call("put_back", saved["environments"])
         self._began = {name: np.array(rows) for name, rows in saved.get("began", self._began).items()}
+
+    def renew(self) -> bool:
+        """Restore all environments as they were made; return False if some cannot be restored."""
+        with contextlib.suppress(Exception):  # failed environments may raise anything
+            return not self._own and all(self.envs.call("renew"))
+        return False
 
     def close(self) -> None:
         workers = getattr(self.envs, "processes", ())

@@ -62,8 +62,8 @@ class Host:
         warnings: probable mistakes, such as wrappers that change rewards.
         info: names of the `info` entries of a step.
         finite: reset environments whose observation or reward is not finite.
-        runs: number of runs side by side. The sets of the latest `SETS * runs` resets are open. A further reset reuses the oldest
-          set, or closes it if the number of environments differs.
+        runs: number of runs side by side. The sets of the latest `SETS * runs` resets are open. A further reset restores the oldest
+          set as it was made, or closes it if that is impossible or the number of environments differs.
         frames: images of the first environment, one after each reset and step; None if nothing is drawn.
     """
 
@@ -140,7 +140,7 @@ class Host:
         with _noted(self.env.name), _lock:
             count, number = seeds.shape[0], next(_numbers)
             environments = _open.pop(self._mine.pop(0)) if len(self._mine) >= SETS * self.runs else None
-            if environments is not None and environments.count != count:
+            if environments is not None and (environments.count != count or not environments.renew()):
                 environments.close()
                 environments = None
             environments = _open[number] = environments or self.make(count, self._info, self.finite)

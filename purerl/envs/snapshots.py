@@ -1,11 +1,12 @@
 """Snapshots of gymnasium environments: numbers, arrays and random generators, as JSON. Nothing is pickled.
 
 A restored environment continues exactly if all attributes of the environment and its wrappers are of these kinds, are MuJoCo's
-simulation, or do not change (code, a model). State in closures, class attributes or `__slots__` is not detected.
+simulation, or do not change (code, MuJoCo's model). State in closures, class attributes or `__slots__` is not detected.
 """
 
 import base64
 import collections
+import hashlib
 import inspect
 import types
 from collections.abc import Iterator
@@ -32,7 +33,10 @@ def encoded(x: Any) -> Any:
         return x
     if type(x).__name__ == "MjData" and type(x).__module__.startswith("mujoco"):
         return {"simulation": encoded(_simulated(x)), "time": x.time}
-    if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "biufSU":
+    if type(x).__name__ == "MjModel" and type(x).__module__.startswith("mujoco"):
+        parts = [*_simulated(x).values(), *_simulated(x.opt).values(), np.float64(x.opt.timestep)]
+        return {"model": hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()}
+    if (type(x) is np.ndarray or isinstance(x, np.generic)) and x.dtype.kind in "biufSU":
         data = base64.b64encode(np.ascontiguousarray(x).tobytes()).decode()
         return {"array": [x.dtype.str, list(x.shape), data, isinstance(x, np.generic)]}
     if isinstance(x, np.random.Generator):
@@ -49,7 +53,7 @@ def decoded(x: Any, current: Any = None) -> Any:
     """Decode a value that `encoded` returned.
 
     If `current`, the attribute's value before, is a generator, a space or a simulation, change it in place, since other objects
-    may refer to it.
+    may refer to it. A model is `current` itself, which does not change.
     """
     if not isinstance(x, dict):
         return x
@@ -63,6 +67,8 @@ def decoded(x: Any, current: Any = None) -> Any:
         generator = current if isinstance(current, np.random.Generator) else np.random.default_rng()
         generator.bit_generator.state = decoded(value)
         return generator
+    if kind == "model":
+        return current
     if kind == "simulation":
         current.time = x["time"]
         for name, array in decoded(value).items():
@@ -77,7 +83,7 @@ def decoded(x: Any, current: Any = None) -> Any:
 
 
 def _simulated(data: Any) -> dict[str, np.ndarray]:
-    """Return the writable arrays of MuJoCo's `MjData`: the state and derived arrays.
+    """Return the writable arrays of MuJoCo's `MjData`, the state and derived arrays, or those of another object of MuJoCo.
 
     Some environments read derived arrays, such as the positions of bodies, before MuJoCo recomputes these arrays.
     """
@@ -104,7 +110,9 @@ class Keeper:
 
     def _values(self) -> list[dict[str, Any]]:
         """Encode the changeable attributes of each layer, wrapper or environment. `{"unknown": ...}` marks unsupported values."""
-        kept = lambda name, x: name not in NOT_OF_THE_STATE and not _stays_as_made(x) and not any(x is y for y in self._layers)
+        is_layer = lambda x: any(x is y for y in self._layers)
+        is_method = lambda x: inspect.isroutine(x) and is_layer(getattr(x, "__self__", None))
+        kept = lambda name, x: name not in NOT_OF_THE_STATE and not (_stays_as_made(x) or is_method(x) or is_layer(x))
         layers = zip(self._names, self._layers, strict=True)
         return [
             {name: _described(f"{kind}.{name}", x) for name, x in vars(layer).items() if kept(name, x)} for kind, layer in layers
@@ -123,25 +131,40 @@ class Keeper:
         """Return the attributes and class name of each layer, or `{"missing": [...]}` if some attributes cannot be saved."""
         values = self._values()
         unknown = [x["unknown"] for layer in values for x in layer.values() if _is_unknown(x)]
-        missing = unknown + self._shared(values)
+        models = [(x, made.get(name)) for made, layer in zip(self._made, values, strict=True) for name, x in layer.items()]
+        changed = ["a changed MjModel" for x, made in models if isinstance(x, dict) and "model" in x and x != made]
+        missing = unknown + changed + self._shared(values)
         return {"missing": missing} if missing else {"values": values, "layers": self._names}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Set the environment's attributes to saved values.
+        """Set the environment's attributes to saved values. An attribute that has this value already stays the same object.
 
         Raises:
             EnvironmentFailed: the saved environment had other wrappers.
         """
         if (before := saved["layers"]) != self._names:
             raise EnvironmentFailed(f"saved with the wrappers {' > '.join(before)}, but now has {' > '.join(self._names)}")
-        for layer, made, values in zip(self._layers, self._made, saved["values"], strict=True):
+        for layer, made, values, now in zip(self._layers, self._made, saved["values"], self._values(), strict=True):
             for name, x in (made | values).items():
-                if not _is_unknown(x):
+                if not _is_unknown(x) and now.get(name, self) != x:
                     setattr(layer, name, decoded(x, getattr(layer, name, None)))
+
+    def renew(self) -> bool:
+        """Restore the environment as it was made; return False if some attributes cannot be restored."""
+        if "missing" in (now := self.snapshot()):
+            return False
+        for layer, made, values in zip(self._layers, self._made, now["values"], strict=True):
+            for name in values.keys() - made.keys():
+                delattr(layer, name)
+        self.restore({"layers": self._names, "values": self._made})
+        return True
 
 
 def _described(place: str, x: Any) -> Any:
     try:
+        for part in _mutable_parts(x):
+            if isinstance(part, np.ndarray) and part.flags.writeable and part.base is not None:
+                raise TypeError("memory of another object")
         return encoded(x)
     except TypeError as error:
         return {"unknown": f"{place} ({error})"}
@@ -165,6 +188,7 @@ def _is_unknown(x: Any) -> bool:
 
 
 def _stays_as_made(x: Any) -> bool:
-    """Return True if a value does not change after construction: code, or MuJoCo's model or renderer."""
-    is_code = inspect.isroutine(x) or isinstance(x, type | types.ModuleType | EnvSpec)
-    return is_code or type(x).__name__ == "MjModel" or type(x).__module__ == "gymnasium.envs.mujoco.mujoco_rendering"
+    """Return True if a value does not change after construction: code, unless it is an object's method, or MuJoCo's renderer."""
+    if inspect.isroutine(x):
+        return isinstance(getattr(x, "__self__", None), type | types.ModuleType | None)
+    return isinstance(x, type | types.ModuleType | EnvSpec) or type(x).__module__ == "gymnasium.envs.mujoco.mujoco_rendering"

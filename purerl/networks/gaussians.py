@@ -31,7 +31,7 @@ class UnboundedGaussian(struct.PyTreeNode):
 
     @property
     def clipped_log_std(self) -> jax.Array:
-        return jnp.clip(self.log_std, LOG_STD_MIN, LOG_STD_MAX)
+        return jnp.broadcast_to(jnp.clip(self.log_std, LOG_STD_MIN, LOG_STD_MAX), self.mean.shape)
 
     def noise(self, key: jax.Array, *leading: int) -> jax.Array:
         return flat_draw(jax.random.normal, key, (*leading, *self.mean.shape))

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import purerl
+from purerl.envs.gymnasium_vector import SYNC, VectorEnvironments
 from tests.helpers.gymnasium_env import Ends
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
@@ -158,3 +159,18 @@ def test_changed_steps_are_refused_and_changed_limits_are_kept():
     assert purerl.make_train(CFG, env=env._replace(max_steps=7)).env.max_steps == 7
     with pytest.raises(purerl.ConfigError, match="has another reset or step; wrap the environment that `make` returns"):
         purerl.make_train(CFG, env=env._replace(step=lambda *args: env.step(*args)))
+
+
+def test_resets_after_the_first_have_no_options():
+    class Recorded(Ends):
+        def reset(self, *, seed=None, options=None):
+            seen.append(options)
+            return super().reset(seed=seed)
+
+    seen = []
+    envs = VectorEnvironments(Recorded, SYNC, 2, {})
+    envs.reset(np.zeros(2, np.uint32))
+    for _ in range(20):
+        envs.step(np.zeros(2, np.int32))
+    assert len(seen) > 4
+    assert set(seen) == {None}

@@ -1,10 +1,14 @@
 """States of external environments, of which only the newest can be stepped."""
 
+import threading
+
 import jax
+import numpy as np
 import pytest
 
 import purerl
 from purerl.envs import host
+from tests.helpers.gymnasium_env import Ends
 from tests.helpers.tiny import digest
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
@@ -53,3 +57,22 @@ def test_evaluations_reuse_their_environments():
     for i in range(4):
         train.evaluate(state, jax.random.key(i), 2, max_steps=3)
     assert len(host._open) <= before + host.SETS
+
+
+class Locked(Ends):
+    """An environment with an attribute that cannot be restored."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("env", [Ends, Locked])  # their rewards are the number of episodes so far
+def test_environments_are_fresh_in_each_evaluation_and_each_training(env):
+    train = purerl.make_train(CFG.replace(total_timesteps=64), env=purerl.from_gymnasium(env))
+    run = jax.jit(train)
+    rewards = [run(jax.random.key(0)).metrics["reward"].total.item() for _ in range(4)]
+    assert len(set(rewards)) == 1
+    state = train.init(jax.random.key(0))
+    returns = [train.evaluate(state, jax.random.key(0), 3, max_steps=4).returns for _ in range(4)]
+    np.testing.assert_array_equal(returns, np.zeros((4, 3)))

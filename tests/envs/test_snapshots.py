@@ -4,6 +4,7 @@ import enum
 import functools
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 
@@ -114,3 +115,49 @@ class Phase(enum.IntEnum):
     """A state of a game."""
 
     FIRST, SECOND = 1, 2
+
+
+POLE = "<mujoco><worldbody><body><joint/><geom size='1' mass='2'/></body></worldbody></mujoco>"
+
+
+class Pole(Ends):
+    """An environment with a simulation of MuJoCo."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = mujoco.MjModel.from_xml_string(POLE)
+        self.data = mujoco.MjData(self.model)
+
+
+CHANGES = {  # what an environment may do, and what cannot be saved then
+    "nothing": (lambda env: None, None),
+    "state": (lambda env: env.data.qpos.fill(1.0), None),
+    "copy": (lambda env: setattr(env, "seen", env.data.qpos.copy()), None),
+    "method of its own": (lambda env: setattr(env, "helper", env.reset), None),
+    "view": (lambda env: setattr(env, "seen", env.data.qpos), "Pole.seen (memory of another object)"),
+    "views in a list": (lambda env: setattr(env, "seen", [env.data.qpos]), "Pole.seen (memory of another object)"),
+    "mass": (lambda env: env.model.body_mass.fill(3.0), "a changed MjModel"),
+    "gravity": (lambda env: env.model.opt.gravity.fill(3.0), "a changed MjModel"),
+    "time step": (lambda env: setattr(env.model.opt, "timestep", 0.5), "a changed MjModel"),
+    "hidden generator": (lambda env: setattr(env, "draw", np.random.default_rng(0).normal), "Pole.draw (method)"),
+    "masked array": (lambda env: setattr(env, "seen", np.ma.masked_array([1.0, 2.0], [True, False])), "Pole.seen (MaskedArray)"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_state_that_cannot_be_saved_is_named(name):
+    change, missing = CHANGES[name]
+    env, other = Pole(), Pole()
+    keeper = Keeper(env)
+    change(env)
+    saved = keeper.snapshot()
+    assert saved.get("missing") == (None if missing is None else [missing])
+    assert keeper.renew() == (missing is None)
+    if missing is None:
+        assert keeper.snapshot()["values"] == Keeper(other).snapshot()["values"]
+
+
+def test_attributes_that_have_not_changed_stay_the_same_object():
+    one, other = Twins(), Twins()
+    Keeper(other).restore(Keeper(one).snapshot())
+    assert other.one is other.other
