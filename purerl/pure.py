@@ -37,6 +37,7 @@ class Train:
 
     Attributes:
         cfg: the config, with its floats as float32.
+        trained: the config that the algorithm trains with, which a custom algorithm may have changed.
         env: the environments.
         network: policy and value function.
         init: `(key) -> TrainState`, everything that persists between updates.
@@ -68,8 +69,8 @@ class Train:
         given: dict[str, Any],
         axis: Axis | None = None,
     ):
-        self.cfg, self.given, self.axis = cfg, given, axis
-        self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
+        self.cfg, self.trained, self.given, self.axis = cfg, algorithm.cfg or cfg, given, axis
+        self.env, self.network, self._algorithm, self._remake_env = env, algorithm.network or network, algorithm, remake_env
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
         # Initial states of custom parts may be weakly typed, updated states not.
@@ -84,7 +85,7 @@ class Train:
 
     def __call__(self, key: jax.Array) -> TrainResult:
         """Run `init`, then `plan.num_updates` updates. The function is pure: wrap it in `jax.jit`, `jax.vmap` or both."""
-        updates, every = self.cfg.num_updates, self.cfg.metrics_every
+        updates, every = self.trained.num_updates, self.cfg.metrics_every
         if updates // every >= 2**31:
             hint = f"would give more than 2**31 records of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
             raise ConfigError([Problem("total_timesteps", self.cfg.total_timesteps, hint)])
@@ -113,7 +114,7 @@ class Train:
         if state.key.ndim:
             hint = "select a single run (Run.select), or use jax.vmap(train.evaluate, in_axes=(train.seed_axes, 0))"
             raise ConfigError([Problem("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")])
-        network = with_statistics(self.cfg, self.network, state)
+        network = with_statistics(self.trained, self.network, state)
         network = network._replace(apply=self._traced(network.apply))
         return Policy(network, state.params, self.env.action_space, state.statistics)
 
@@ -204,7 +205,7 @@ class Train:
             >>> plan.state_bytes + plan.rollout_bytes < plan.update_bytes  # `update_bytes` is reported by the compiler
             True
         """
-        cfg = self.cfg
+        cfg = self.trained
         state = shapes_on(self.axis, self.init, jax.random.key(0))
 
         options = {"num_steps": cfg.num_steps, "length": cfg.training_length, "keep_next_obs": cfg.keeps_next_obs}

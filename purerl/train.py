@@ -11,9 +11,17 @@ from purerl.algorithms.ppg import ppg
 from purerl.algorithms.ppo import ppo, surrogate
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks.cautions import warn_about, warn_of_idle_groups, warn_of_unreached_phases, warn_of_unsuited_unit
-from purerl.checks.check_arguments import algorithm_made, check_config, check_parts, check_type, check_update, has_own_carry
+from purerl.checks.check_arguments import (
+    algorithm_made,
+    check_config,
+    check_parts,
+    check_schedule,
+    check_type,
+    check_update,
+    has_own_carry,
+)
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
-from purerl.checks.check_network import check_network, warn_of_kept_carry
+from purerl.checks.check_network import check_network, warn_of_kept_carry, warn_of_mixed_rows
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
@@ -62,9 +70,9 @@ def make_train(
 ) -> Train:
     """Return the training function of a config.
 
-    The config is checked against the environment and the network; nothing is compiled. The floats of the config may be tracers.
-    A config can therefore be an argument of a jitted function, which does not recompile if a float changes, and `jax.vmap` can
-    sweep the floats.
+    The config is checked against the environment and the network. Nothing is compiled but a trial of two steps of a custom
+    network. The floats of the config may be tracers. A config can therefore be an argument of a jitted function, which does not
+    recompile if a float changes, and `jax.vmap` can sweep the floats.
 
     Args:
         cfg: the config.
@@ -162,7 +170,9 @@ def make_train(
     check_state_size(cfg, made.init, axis)
     if measure is not None or given.keys() & {"algorithm", "advantage", "policy_loss", "extra_loss", "intrinsic"}:
         check_update(made, axis)
-    warn_of_unreached_phases(cfg, made.phases)
+    warn_of_unreached_phases(made.cfg or cfg, made.phases)
+    if lr_schedule is not None:
+        check_schedule(lr_schedule, made.cfg or cfg, made.phases)
     if "network" in given:
         warn_of_idle_groups(cfg, network, environment, made.phases)
 
@@ -199,8 +209,11 @@ def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, tor
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
-    if built.is_recurrent and (network is not None or memory is not None):
-        warn_of_kept_carry(cfg, built, env, "network" if memory is None else "memory")
+    if network is not None or memory is not None:
+        name = "network" if memory is None else "memory"
+        if built.is_recurrent:
+            warn_of_kept_carry(cfg, built, env, name)
+        warn_of_mixed_rows(cfg, built, env, name)
     return built if network is None else with_safe_outputs(built)
 
 

@@ -128,7 +128,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         ring = replay.ring_drop_newest(after.extra["ring"], state.clock, state.extra["ring"])
         return {**state.extra, "published": after.extra["published"], "ring": ring}
 
-    return Algorithm(init, update, base.phases, restart, skipped)
+    return Algorithm(init, update, base.phases, restart, skipped, cfg, network)
 
 
 # --- actors -----------------------------------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ def ppo(
         state, metrics = run_phases(phases(current), state, batch, metrics | reward_metrics | value_metrics)
         return finish_update(current, state, rollout, advantages, batch, metrics, after_learning)
 
-    return Algorithm(init, update, tuple(phases(learner)))
+    return Algorithm(init, update, tuple(phases(learner)), cfg=cfg, network=network)
 
 
 # --- the loss ---------------------------------------------------------------------------------------------------------

@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from jax.core import Tracer
 
@@ -35,7 +37,18 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
     unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
     for problem in _likely_mistakes(cfg) + _environment_warnings(cfg, env, given) + unmasked:
         warn(str(problem))
-    if found := without_effect(cfg, env, given):
+    _warn_of_fields(without_effect(cfg, env, given))
+
+
+def warn_of_batch(configs: Sequence[OnPolicyConfig], env: Environment, given: dict[str, Any]) -> None:
+    """Warn about fields without effect in a batch of configs, apart from those of the first, about which `make_train` warns."""
+    other = jax.tree.map(lambda first, *xs: next((x for x in xs if x != first), first), *configs)  # one config for all fields
+    known = [problem.field for problem in without_effect(configs[0], env, given)]
+    _warn_of_fields([problem for problem in without_effect(other, env, given) if problem.field not in known])
+
+
+def _warn_of_fields(found: list[Problem]) -> None:
+    if found:
         warn("\n  ".join(["fields without effect:", *map(str, found)]))
 
 
@@ -124,7 +137,17 @@ REPLACED = {
     "env": ("env",),
     "network": (
         *("torso", "hidden", "critic_hidden", "activation", "init", "compute_dtype", "kernels", "arch"),
-        *("action_distribution", "std", "log_std_init", "log_std_min", "log_std_max", "memory", "memory_size", "memory_layers"),
+        *(
+            "critic_obs",
+            "action_distribution",
+            "std",
+            "log_std_init",
+            "log_std_min",
+            "log_std_max",
+            "memory",
+            "memory_size",
+            "memory_layers",
+        ),
     ),
     "torso": ("torso", "hidden", "critic_hidden", "activation", "kernels"),
     "memory": ("memory", "memory_size", "memory_layers"),

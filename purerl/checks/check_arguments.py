@@ -15,6 +15,7 @@ from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
+from purerl.learning.phases import Phase
 from purerl.learning.update import Algorithm
 from purerl.networks.foreign import describe
 
@@ -55,10 +56,17 @@ def check_parts(given: dict[str, Any]) -> None:
                     Problem(name, describe(result), f"must return an array of shape {list(expected)}, like its first argument")
                 )
     raise_if_any(found)
+
+
+def check_schedule(schedule: Callable, cfg: OnPolicyConfig, phases: tuple[Phase, ...]) -> None:
+    """Raise if a custom learning-rate schedule is negative at the start, in a quarter, half, three quarters, or at the end."""
+    last, rates = min(2**31, cfg.num_updates * max(phase.epochs * phase.minibatches for phase in phases)) - 1, {}
     with contextlib.suppress(Exception), jax.ensure_compile_time_eval(), jax.disable_jit():  # the schedule may hold tracers
-        rates = [float(given["lr_schedule"](jnp.int32(step))) for step in (0, 1)] if "lr_schedule" in given else []
-        found += [Problem("lr_schedule", rate, "must be at least 0, or the loss is maximised") for rate in rates if rate < 0][:1]
-    raise_if_any(found)
+        rates = {step: float(schedule(jnp.int32(step))) for step in (0, 1, *(last * i // 4 for i in range(1, 5)))}
+    rounding = 1e-6 * max(rates.values(), default=0.0)
+    hint = "at gradient step {:,} of {:,}, must be at least 0, or the loss is maximised; schedules count gradient steps"
+    problems = [Problem("lr_schedule", rate, hint.format(step, last + 1)) for step, rate in rates.items() if rate < -rounding]
+    raise_if_any(problems[:1])
 
 
 def check_update(algorithm: Algorithm, axis: Axis | None) -> None:

@@ -1,9 +1,11 @@
-"""Checks of a network, and of a custom optimizer for its parameters. Nothing is compiled."""
+"""Checks of a network, and of a custom optimizer for its parameters."""
 
+import functools
 from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
@@ -91,6 +93,11 @@ def _group_problems(cfg: OnPolicyConfig, params: Any, outputs: Outputs) -> list[
     found = []
     if not isinstance(params, dict):
         found.append(Problem("network", type(params), "init must return a dict from group names to parameters"))
+    elif any(not jax.numpy.issubdtype(x.dtype, np.floating) for x in jax.tree.leaves(params)):
+        kinds = sorted({x.dtype.name for x in jax.tree.leaves(params)})
+        found.append(Problem("network", kinds, "parameters must be floats, since optimizers change all of them"))
+    elif cfg.rnd is not None and "predictor" in params:
+        found.append(Problem("network", "predictor", "is the name of the parameters of rnd; rename this group"))
     elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
         hint = f"the network has no parameter group 'value' to scale, only {sorted(params)}; use 1"
         found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
@@ -127,6 +134,51 @@ def warn_of_kept_carry(cfg: OnPolicyConfig, network: Network, env: Environment, 
     if jax.tree.leaves(carry) and not inputs_read(run, jax.ShapeDtypeStruct((1, 2), bool), params, carry, obs)[0]:
         hint = "does not read `first`, so that the hidden state continues from one episode to the next; reset the carry where"
         warn(str(Problem(name, ..., f"{hint} `first` is True, before the observation is read")))
+
+
+def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, name: str) -> None:
+    """Warn about a custom network, given as the argument `name`, that treats a row differently in other company.
+
+    With random parameters and observations, two steps of two environments are compared with the same steps one by one, where an
+    episode begins in the second step of one environment, and with one environment alone. This compiles a small program. A network
+    that cannot be tried, such as one with traced hyperparameters, is not compared.
+    """
+    if isinstance(jax.numpy.zeros(()), Tracer):  # inside of a trace, nothing can be computed
+        return
+    draw, first = np.random.default_rng(0), np.array([[True, True], [False, True]])
+    at = lambda tree, index: jax.tree.map(lambda x: x[index] if x.shape[:2] == (2, 2) else x, tree)
+
+    def differences(params: PyTree, obs: PyTree, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+        run = functools.partial(network.apply, params)
+        whole, carry, mixes_steps = run(network.initial_carry(2), obs, first)[0], network.initial_carry(2), []
+        for row in (np.s_[:1], np.s_[1:]):
+            outputs, carry = run(carry, at(obs, row), first[row])
+            mixes_steps += _differ(at(whole, row), outputs)
+        one = np.s_[:, :1]
+        mixes_rows = _differ(at(whole, one), run(network.initial_carry(1), at(obs, one), first[one])[0])
+        return jax.numpy.array(mixes_rows).any(), jax.numpy.array(mixes_steps).any()
+
+    try:
+        params, obs = shapes_of(cfg, network, env, 2)
+        params = jax.tree.map(lambda x: draw.normal(0, 0.3, x.shape).astype(x.dtype), params)
+        far = lambda x: np.reshape([1, 5], (2, *[1] * (x.ndim - 2)))  # the second environment is far from the first
+        obs = jax.tree.map(lambda x: (far(x) * draw.uniform(0, 2, (2, *x.shape[1:]))).astype(x.dtype), obs)
+        mixes_rows, mixes_steps = map(bool, jax.jit(differences)(params, obs, first))
+    except Exception:  # a custom network may raise anything here
+        return
+    if mixes_rows:
+        hint = "outputs of an environment depend on other environments, so that the policy acts as it was not trained; "
+        warn(str(Problem(name, ..., f"{hint}normalise and attend over features only, such as GroupNorm(reduction_axes=-1)")))
+    elif mixes_steps:
+        hint = "outputs of a sequence differ from those of its steps one by one; reset the carry at each step where `first`"
+        warn(str(Problem(name, ..., f"{hint} is True, also within a sequence, and process the steps in order")))
+
+
+def _differ(outputs: Outputs, others: Outputs) -> list[jax.Array]:
+    """Return for each array of the outputs True if the same rows differ by more than rounding."""
+    pairs = zip(jax.tree.leaves(outputs), jax.tree.leaves(others), strict=True)
+    size = lambda x: jax.numpy.abs(x).max(initial=0)
+    return [size(x - y) > 0.02 * size(x) + 1e-6 for x, y in pairs if x.shape == y.shape]
 
 
 def _warn_of_rounding(outputs: Outputs) -> None:

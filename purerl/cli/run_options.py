@@ -84,7 +84,7 @@ class Training(Options):
         keep_every: Number of updates between additional checkpoints that are kept forever; 0 for none.
         write_every: Updates per row of metrics (TensorBoard, CSV, JSON lines, W&B); 0 writes a row about every second, less often
           in long runs.
-        eval_every: Number of updates between evaluations; 0 for none. The first is before the first update, the last after the last.
+        eval_every: Updates between evaluations; 0 for none. There is one before the first update and one after the last.
         eval_episodes: Episodes per evaluation.
         eval_deterministic: Evaluate the most likely actions instead of random ones.
         best_by: Metric whose highest mean in an evaluation chooses the best state: episode_return, or an entry such as

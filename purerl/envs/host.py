@@ -62,8 +62,8 @@ class Host:
         warnings: probable mistakes, such as wrappers that change rewards.
         info: names of the `info` entries of a step.
         finite: reset environments whose observation or reward is not finite.
-        runs: number of runs side by side. The sets of the latest `SETS * runs` resets are open. A further reset restores the oldest
-          set as it was made, or closes it if that is impossible or the number of environments differs.
+        runs: number of runs side by side. The sets of the latest `SETS * runs` resets are open. A further reset restores the
+          oldest set as it was made, or closes it if that is impossible or the number of environments differs.
         frames: images of the first environment, one after each reset and step; None if nothing is drawn.
     """
 

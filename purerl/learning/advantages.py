@@ -31,6 +31,7 @@ from purerl.core.platform import scan
 from purerl.core.reductions import pmean
 from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Scalar, Transition
+from purerl.learning.custom import checked_advantage
 
 
 def gae(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
@@ -167,6 +168,7 @@ def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[
 
     The metric `explained_variance` is the fraction of the variance of the extrinsic targets that the rollout's values predict.
     """
+    estimator = checked_advantage(estimator) if estimator is not estimate else estimate
     estimator = estimator if cfg.streams == 1 else over_streams(estimator)
 
     def advantages(steps: Transition) -> tuple[Advantages, dict[str, Mean]]:

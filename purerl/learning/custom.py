@@ -43,8 +43,9 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
         found = call(state, **accepted(function, batch=batch, metrics=values(metrics)))
         if not isinstance(found, dict):
             raise ConfigError([Problem("measure", describe(found), "must return a dict from names to scalars")])
-        hint = "is already the name of a metric; choose another name"
-        taken = lambda name: name in metrics or name in COLUMNS or str(name).startswith("evaluation/")
+        hint = "is already the name of a metric, or of its statistics over seeds; choose another name"
+        statistics = {f"{name}/{kind}" for name in (*metrics, *found) for kind in ("min", "max", "std")}
+        taken = lambda name: name in metrics or name in (*COLUMNS, *statistics) or str(name).startswith("evaluation/")
         raise_if_any([Problem("measure", name, hint) for name in found if taken(name)])
         return {name: mean_of(x) for name, x in _scalars("measure", found).items()}
 

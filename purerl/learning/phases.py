@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import Clock
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.platform import pack, unpack
@@ -21,6 +21,9 @@ from purerl.learning.optimizers import Groups, Optimizer, Vectors, clip_scale, p
 from purerl.learning.shuffle import permutation
 
 Loss = Callable[[Groups, Sequences], tuple[jax.Array, dict[str, jax.Array]]]
+
+
+OPTIONAL = ("aux_value", "predictor")  # groups that only some configs of a built-in algorithm have
 
 
 class Phase(NamedTuple):
@@ -45,7 +48,7 @@ class Phase(NamedTuple):
         precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, computes fields of the steps once per epoch, for all M minibatches
           of n sequences of L steps. These fields replace the same fields of the batch. A gradient step then needs no further
           reductions over its minibatch and over devices to compute these fields. None to replace nothing.
-        frozen: groups that the phase does not train, even if `groups` names them.
+        frozen: groups that the phase does not train, even if `groups` names them; groups that no network has are refused.
 
     Example:
         >>> def halved(phase: purerl.Phase) -> purerl.Phase:
@@ -133,15 +136,25 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
     """
     metrics, key, batch = reduce_before(metrics, state.key, batch)
     params, opt_state, found = state.params, dict(state.opt_state), {}
+    names = [phase.name for phase in phases]
+    hint = "is the name of two phases, which would share random keys and an optimizer state; rename one of them"
+    raise_if_any([Problem("algorithm", name, hint) for name in set(names) if names.count(name) > 1])
     for phase in phases:
         params, opt_state[phase.name], phase_metrics = run_phase(phase, state.clock, key, params, opt_state[phase.name], batch)
         found |= phase_metrics
+    refuse_taken(metrics, found)
     if "loss" not in found:
         raise ConfigError([Problem("algorithm", ..., "no phase's loss returns a metric named 'loss'; at least one must")])
     stopped = Mean(jnp.float32(0), found["loss"].count)  # the default, if no phase has an early stop
     last = phases[-1]
     lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock, last.epochs * last.minibatches)))
     return state.replace(params=params, opt_state=opt_state, key=key), metrics | {"stopped": stopped, **found, "lr": lr}
+
+
+def refuse_taken(metrics: Metrics, new: Metrics) -> None:
+    """Raise a ConfigError if a new metric has the name of another metric."""
+    hint = "is already the name of a metric; choose another name"
+    raise_if_any([Problem("algorithm", name, hint) for name in new if name in metrics])
 
 
 def run_phase(
@@ -271,7 +284,15 @@ def moving_groups(phase: Phase, params: Groups) -> Groups:
 
 
 def init_phase(phase: Phase, params: Groups) -> PyTree:
-    """Return the initial optimizer state of a phase."""
+    """Return the initial optimizer state of a phase.
+
+    Raises:
+        ConfigError: `frozen` is not a tuple of names of parameter groups.
+    """
+    if unknown := [name for name in phase.frozen if name not in (*params, *OPTIONAL)]:
+        names = phase.frozen if isinstance(phase.frozen, str) else unknown[0]
+        hint = f"the phase {phase.name!r} must name parameter groups in a tuple, from {', '.join(sorted(params))}"
+        raise ConfigError([Problem("frozen", names, hint)])
     moving = moving_groups(phase, params)
     vectors = {group: ravel_pytree(tree)[0] for group, tree in moving.items()}
     return phase.optimizer.init(vectors if phase.optimizer.elementwise else moving)

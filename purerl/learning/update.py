@@ -16,7 +16,7 @@ from purerl.core.metrics import mean_of
 from purerl.core.reductions import mean
 from purerl.core.types import Advantages, Network, Outputs, PyTree, Rollout, Sample, Scalar, Sequences, TrainState
 from purerl.learning.learner import Learner, Metrics
-from purerl.learning.phases import Phase, init_phase, sequence_length
+from purerl.learning.phases import Phase, init_phase, refuse_taken, sequence_length
 
 AfterLearning = Callable[[TrainState, Rollout, Advantages], tuple[TrainState, Metrics]]
 
@@ -31,6 +31,8 @@ class Algorithm(NamedTuple):
         restart: `(TrainState) -> TrainState`, recomputes the derived parts of a state after its parameters and statistics were
           replaced.
         skipped: `(before, after) -> extra`, the auxiliary state after an update that `nonfinite="freeze"` skips.
+        cfg, network: the config and the network that the algorithm trains, for evaluations and plans, if they are not those that
+          the algorithm received; None for these.
 
     Example:
         >>> def with_decay(cfg, env, network, parts):
@@ -47,6 +49,8 @@ class Algorithm(NamedTuple):
     phases: tuple[Phase, ...]
     restart: Callable[[TrainState], TrainState] = lambda state: state
     skipped: Callable[[TrainState, TrainState], dict[str, PyTree]] = lambda before, after: before.extra
+    cfg: OnPolicyConfig | None = None
+    network: Network | None = None
 
 
 def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: list[Phase], key: jax.Array) -> TrainState:
@@ -146,6 +150,7 @@ def finish_update(
     state, more_metrics = state.replace(statistics=statistics), {}
     if after_learning is not None:
         state, more_metrics = after_learning(state, rollout, advantages)
+        refuse_taken(metrics, more_metrics)
     state = state.replace(clock=state.clock + 1)
     metrics = metrics | penalty_metrics | more_metrics
     return state, metrics | learner.parts.measure(state, batch, metrics)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from purerl.checks.cautions import warn_of_batch
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import problems
@@ -105,6 +106,8 @@ class Batch:
             raise ConfigError(found)
         self.cfg = cfg.resolved(self.train.env)
         self.configs = tuple(of_config(i).resolved(self.train.env) for i in range(sizes.pop() if several else 1))
+        if several:
+            warn_of_batch(self.configs, self.train.env, self.train.given)
         self.cfgs = {path: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) for path, x in swept(self.cfg).items()}
 
     def _share_of(self, train: Train) -> Train:

@@ -30,7 +30,7 @@ from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, share, to_tree
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
 from purerl.runs.trainer import MAX_CHUNK, Trainer
-from purerl.runs.warm_start import check_layout, last_step, warm_start
+from purerl.runs.warm_start import check_layout, last_step, warm_start, warn_of_other_networks
 from purerl.runs.watch import MetricWatch
 
 MAX_SECONDS = 15.0  # longest chunk: a signal takes effect at the end of a chunk
@@ -88,6 +88,7 @@ class Session:
             self._resume(saved, template)
         elif begins_from is not None:
             check_layout(begins_from, trainer.pairs, options.init_from)
+            warn_of_other_networks(begins_from, home.identity, options.init_from)
             unit, groups = trainer.train.action_unit, tuple(options.init_groups)
             self.state = trainer.restart(warm_start(self.state, begins_from, options.init_from, unit, groups))
         self._start = (self.updates, self.seconds)

@@ -13,6 +13,7 @@ from purerl.runs.identity import WARM, config_of, unit_differences
 from purerl.runs.run_batch import pairs_of
 from purerl.runs.storage.checkpoint import Checkpoint
 
+COMPUTED = ("activation", "action_distribution", "std", "obs_clip", "frame_stack")  # change results without changing shapes
 INTRINSIC = "['state'].extra['intrinsic']"
 
 
@@ -37,6 +38,15 @@ def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], dir
         text = lambda configs: f"{len(set(configs))} config(s) with {len(configs) // len(set(configs))} seed(s)"
         hint = f"has runs of {text(there)}, but this call has {text(here)}; start from a single run, or from as many configs"
         raise ConfigError([Problem("init_from", str(directory), hint)])
+
+
+def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory: Any) -> None:
+    """Warn if networks with the same shapes compute something else in the run of `record` than in the saved run."""
+    other = lambda part, names: [x for x in names if saved.record[part].get(x) != record[part].get(x)]
+    changed = [f"{x} was {saved.record['config'].get(x)!r}" for x in other("config", COMPUTED)]
+    changed += [f"{x}= was another" for x in other("objects", ("network", "torso", "memory"))]
+    if changed:
+        warn(f"init_from = {str(directory)!r}: {', '.join(changed)}, so that the copied networks compute something else here")
 
 
 def warm_start(

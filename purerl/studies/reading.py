@@ -146,8 +146,8 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
 
     Args:
         directory: directory of the runs.
-        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the curve, where each
-          point counts with the steps since the point before.
+        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the curve, where
+          each point counts with the steps since the point before.
         episodes: `training` or `evaluation`.
 
     Raises:

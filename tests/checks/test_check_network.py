@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from flax import linen as nn
 
 import purerl
 from purerl import ConfigError, Network, Outputs
@@ -94,10 +95,13 @@ def test_advantage_head_that_does_not_fit_the_action_is_refused(constant, weight
 def counts(resets):
     """Return a network whose hidden state counts steps, of the episode or of the environment."""
 
+    def step(count, first):
+        count = jnp.where(first, 0.0, count) + 1
+        return count, count
+
     def apply(params, carry, obs, first):
-        after = (jnp.where(first[0], 0.0, carry) if resets else carry) + len(first)
-        logits = jnp.zeros((*first.shape, 2)) + after[None, :, None]
-        return Outputs(Categorical(logits), jnp.zeros(first.shape)), after
+        after, seen = jax.lax.scan(step, carry, first if resets else jnp.zeros(first.shape, bool))
+        return Outputs(Categorical(jnp.stack([seen, 2 * seen], -1)), jnp.zeros(first.shape)), after
 
     return Network(lambda key, obs: {"policy": jnp.zeros(1)}, apply, jnp.zeros)
 
@@ -106,6 +110,51 @@ def test_hidden_state_that_continues_across_episodes_warns():
     with pytest.warns(UserWarning, match="network: does not read `first`, so that the hidden state continues"):
         tiny(network=counts(False))
     tiny(network=counts(True))
+
+
+class Normed(nn.Module):
+    """A network whose layer norm is over features, or also over environments."""
+
+    axes: tuple
+
+    @nn.compact
+    def __call__(self, obs):
+        x = nn.tanh(nn.GroupNorm(num_groups=1, reduction_axes=self.axes)(nn.Dense(8)(obs)))
+        return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
+
+
+class FirstOfSequence(nn.Module):
+    """A recurrent layer that resets its carry at the first step of a sequence only."""
+
+    def initial_carry(self, num_envs):
+        return jnp.zeros((num_envs, 8))
+
+    @nn.compact
+    def __call__(self, carry, x, first):
+        carry = jnp.where(first[0][:, None], 0.0, carry)
+        carry, y = nn.RNN(nn.SimpleCell(8), time_major=True, return_carry=True)(x, initial_carry=carry)
+        return y, carry
+
+
+def test_networks_that_treat_rows_differently_in_other_company_warn():
+    tiny(network=purerl.from_linen(Normed((-1,))))
+    with pytest.warns(UserWarning, match="network: outputs of an environment depend on other environments"):
+        tiny(network=purerl.from_linen(Normed((-2, -1))))
+    with pytest.warns(UserWarning, match="memory: outputs of a sequence differ from those of its steps one by one"):
+        tiny(memory=FirstOfSequence())
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"policy": jnp.zeros(1, jnp.uint32)}, "parameters must be floats"),
+        ({"predictor": jnp.zeros(1)}, "name of the parameters of rnd"),
+    ],
+)
+def test_parameters_that_cannot_be_trained_are_refused(params, says):
+    apply = lambda params, c, obs, first: (Outputs(Categorical(jnp.zeros((*first.shape, 2))), jnp.zeros((*first.shape, 2))), c)
+    with pytest.raises(ConfigError, match=says):
+        purerl.make_train(CFG.replace(rnd=purerl.RNDConfig()), network=Network(lambda key, obs: params, apply))
 
 
 def test_policies_that_do_not_fit_a_mixed_action_are_refused():

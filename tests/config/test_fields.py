@@ -79,3 +79,10 @@ def test_str_shows_the_environment_and_changed_fields():
 def test_configs_can_be_hashed():
     cfg = PPOConfig(env_params={"gravity": 9.0})
     assert len({cfg, cfg.replace(), cfg.replace(lr=1.0), dataclasses.replace(cfg, env_params={"gravity": 9.5})}) == 3
+
+
+@pytest.mark.parametrize("name", ["batch_size", "num_updates", "replace"])
+def test_fields_with_names_of_computed_numbers_are_refused(name):
+    fields = {name: purerl.static(64), "__annotations__": {name: int}}
+    with pytest.raises(ConfigError, match=f"Own.{name}: is the name of a number or function that the config computes"):
+        purerl.configclass(type("Own", (PPOConfig,), fields))

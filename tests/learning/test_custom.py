@@ -202,9 +202,11 @@ def test_optimizer_of_unknown_sign_warns():
 
 
 def test_negative_learning_rates_are_refused():
-    with pytest.raises(purerl.ConfigError, match=r"lr_schedule = -0\.001.*: must be at least 0"):
+    with pytest.raises(purerl.ConfigError, match=r"lr_schedule = -0\.001.*: at gradient step 1 of 1,264, must be at least 0"):
         purerl.make_train(CFG, lr_schedule=lambda step: jnp.where(step < 1, 0.0, -1e-3))
-    purerl.make_train(CFG, lr_schedule=lambda step: 3e-4 * (1 - step / 32))  # 0 at the end of a short run
+    with pytest.raises(purerl.ConfigError, match=r"lr_schedule = -.*: at gradient step .* must be .* count gradient steps"):
+        purerl.make_train(CFG, lr_schedule=lambda step: 1e-3 * (1 - step / 79))  # a schedule in updates
+    purerl.make_train(CFG, lr_schedule=lambda step: 3e-4 * (1 - step / 1264))  # 0 after the last step
 
 
 def test_optimizers_of_groups_without_a_learning_rate_are_accepted():

@@ -17,7 +17,7 @@ from purerl.learning.phases import Phase, init_phase, make_phase, moving_groups,
 from purerl.learning.update import sequences
 from purerl.networks.actor_critic import actor_critic
 from tests.helpers.programs import branches
-from tests.helpers.tiny import PLAIN, learner
+from tests.helpers.tiny import PLAIN, learner, tiny
 
 KEY = jax.random.key(0)
 
@@ -217,3 +217,27 @@ def test_gradients_are_averaged_over_a_device_axis():
     )[0]
     moved = jax.vmap(on_axis(go, Axis("d", 4)), axis_name="d")(steps)
     np.testing.assert_allclose(moved["policy"][:, 0], np.full(4, 1 - 3.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("frozen", [("torso",), ("policy/torso",), "policy"])
+def test_frozen_groups_that_do_not_exist_are_refused(frozen):
+    phases = lambda learner: [phase._replace(frozen=frozen) for phase in purerl.ppo_phases(learner)]
+    with pytest.raises(purerl.ConfigError, match="must name parameter groups in a tuple, from policy, value"):
+        tiny(algorithm=lambda *parts: purerl.ppo(*parts, phases))
+
+
+def reporting(name):
+    """Return phases whose loss, or that of an additional phase, has a metric of this name."""
+
+    def phases(learner):
+        loss = lambda params, batch: (jnp.float32(0), {name: jnp.float32(1)})
+        return [make_phase(learner, name, loss, 1, follows_kl=False, prefix="own/"), *purerl.ppo_phases(learner)]
+
+    return phases
+
+
+@pytest.mark.parametrize(("name", "says"), [("reward", "is already the name of a metric"), ("ppo", "is the name of two phases")])
+def test_names_of_phases_and_their_metrics_must_be_new(name, says):
+    with pytest.raises(purerl.ConfigError, match=f"algorithm = '{name}': {says}"):
+        tiny(algorithm=lambda *parts: purerl.ppo(*parts, reporting(name)))
+    tiny(algorithm=lambda *parts: purerl.ppo(*parts, reporting("mine")))

@@ -8,6 +8,7 @@ import pytest
 import purerl
 from purerl import PPOConfig
 from purerl.learning.update import adapted_kl_coef, sequences
+from purerl.networks.distributions import Categorical
 from tests.helpers.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
@@ -89,3 +90,36 @@ def test_whole_environment_sequences_match_the_reference_vector(vectors):
     given, expected = vectors["minibatch_layouts"]
     data = sequences(jnp.arange(12).reshape(given["T"], given["N"]), (), given["T"])
     np.testing.assert_array_equal(data.steps[:, 0], expected["env_columns_first_of_3"][0])
+
+
+def test_changed_config_and_network_of_an_algorithm_are_those_that_are_scored():
+    """A policy that was trained on standardised observations, or with other logits, must not be scored without them."""
+
+    def changed(cfg, env, network, parts):
+        def apply(params, carry, obs, first):
+            outputs, carry = network.apply(params, carry, obs, first)
+            return outputs._replace(policy=Categorical(-20 * outputs.policy.logits)), carry
+
+        return purerl.ppo(cfg.replace(normalize_obs=True, num_steps=8), env, network._replace(apply=apply), parts)
+
+    train = tiny(CFG.replace(total_timesteps=96), algorithm=changed)
+    result = jax.jit(train)(jax.random.key(0))
+    state, metrics = result.state, result.metrics
+    assert train.plan.batch_size == 8 * CFG.num_envs
+    assert int(metrics["steps"].total.sum()) == train.plan.env_steps == 96
+    obs, first = jnp.ones((1, *state.actor.obs.shape)), jnp.ones((1, CFG.num_envs), bool)
+    seen = obs[0] * 3
+    acting = train.policy(state).outputs((), seen, first[0])[0].policy.logits
+    mean, variance = (np.asarray(x) for x in (state.statistics.obs.mean, state.statistics.obs.variance))
+    whitened = np.clip((np.asarray(seen) - mean) / np.sqrt(variance + 1e-8), -10, 10)
+    expected = -20 * purerl.make_train(CFG, env=train.env).network.apply(state.params, (), whitened[None], first)[0].policy.logits
+    np.testing.assert_allclose(acting, expected[0], rtol=1e-4)
+
+
+def test_advantages_of_another_shape_are_refused_in_an_algorithm():
+    def means(steps, cfg):
+        found = purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)
+        return found.replace(advantage=found.advantage.mean(1, keepdims=True))
+
+    with pytest.raises(purerl.ConfigError, match=r"advantage = \[16, 1\]: .* must have the shape of the values"):
+        tiny(algorithm=lambda cfg, env, network, parts: purerl.ppo(cfg, env, network, parts._replace(advantage=means)))

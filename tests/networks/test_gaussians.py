@@ -102,3 +102,10 @@ def test_large_standard_deviations_are_sampled_and_trainable():
 def test_kl_divergence_of_near_gaussians_is_not_rounded_to_zero(shift):
     near, far = (DiagGaussian(jnp.full(1, x), jnp.zeros(1)) for x in (0.0, shift))
     np.testing.assert_allclose(near.kl(far), shift**2 / 2, rtol=1e-5)
+
+
+def test_one_standard_deviation_of_all_dimensions_counts_for_each():
+    one, each = (DiagGaussian(jnp.ones(3), jnp.full(n, 0.5)) for n in (1, 3))
+    action = jnp.array([0.5, 1.0, 2.0])
+    for of in (lambda x: x.entropy(), lambda x: x.log_prob(action), lambda x: x.kl(DiagGaussian(jnp.zeros(3), jnp.zeros(1)))):
+        np.testing.assert_allclose(of(one), of(each), rtol=1e-6)

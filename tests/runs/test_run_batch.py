@@ -40,3 +40,11 @@ def test_configs_of_a_batch_train_like_single_runs(tmp_path):
         np.testing.assert_allclose(got[3], want, rtol=1e-3, atol=1e-4)
     with pytest.raises(purerl.ConfigError, match=r"lr.*at least 0; invalid: -1\.0"):
         purerl.fit(jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, -1])), env=Varied())
+
+
+@pytest.mark.parametrize("rates", [(2.5e-4, 1e-2), (1e-2, 2.5e-4)])  # the first is the default
+def test_swept_fields_without_effect_are_named_whatever_the_first_value(rates):
+    cfg = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(np.array(rates, np.float32))
+    with pytest.warns(UserWarning, match=r"lr = 0.01.*: has no effect, since lr_schedule= replaces this field") as caught:
+        Batch(cfg, 0, 1, {"lr_schedule": lambda step: 1e-3})
+    assert len(caught) == 1

@@ -133,3 +133,11 @@ def test_another_start_of_an_existing_run_warns(tmp_path):
         fitted(updates=2, directory=tmp_path / "c", init_from=tmp_path / "a", init_groups=("policy",))
     with pytest.warns(UserWarning, match="the run is finished, so eval_every has no effect"):
         fitted(updates=1, directory=tmp_path / "a", eval_every=1)
+
+
+@pytest.mark.slow
+def test_networks_that_compute_something_else_warn(tmp_path):
+    fitted(updates=1, directory=tmp_path / "a", cfg=CFG.replace(activation="relu"))
+    with pytest.warns(UserWarning, match="activation was 'relu', so that the copied networks compute something else here"):
+        fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="swish"))
+    fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="relu"))
