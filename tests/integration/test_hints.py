@@ -4,9 +4,7 @@ import importlib
 import re
 import sys
 
-import jax.numpy as jnp
 import pytest
-from flax import linen
 
 import purerl
 from purerl import APPOConfig, ConfigError, PPGConfig, PPOConfig
@@ -18,6 +16,7 @@ from purerl.envs import suites
 from tests.helpers.probes import Varied
 from tests.helpers.recurrent import running_sum
 from tests.helpers.tiny import CFG
+from tests.ideas.own_memory import MovingAverage
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
@@ -95,19 +94,7 @@ def test_proposed_numbers_work_on_several_devices(count):
     assert {field for _, field, _ in followed} >= {"num_envs", "num_minibatches", "aux_columns"}
 
 
-class Memory(linen.Module):
-    """A running sum of its inputs, where no episode begins."""
-
-    @staticmethod
-    def initial_carry(num_envs):
-        return jnp.zeros((num_envs, 4))
-
-    @linen.compact
-    def __call__(self, carry, x, first):
-        return jnp.where(first[..., None], 0.0, jnp.cumsum(linen.Dense(4)(x), 0) + carry[None]), carry
-
-
-@pytest.mark.parametrize("objects", [{"network": running_sum(2, 4)}, {"memory": Memory()}], ids=["network", "memory"])
+@pytest.mark.parametrize("objects", [{"network": running_sum(2, 4)}, {"memory": MovingAverage(4)}], ids=["network", "memory"])
 @pytest.mark.parametrize("wrong", [{"num_minibatches": 7}, {"num_minibatches": 16}, {"sequence_length": 7}], ids=str)
 def test_proposed_numbers_work_with_custom_recurrent_networks(objects, wrong):
     cfg = CFG.replace(env="CartPole-v1", num_envs=4, num_steps=16).replace(**wrong)
