@@ -136,18 +136,8 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
 REPLACED = {
     "env": ("env",),
     "network": (
-        *("torso", "hidden", "critic_hidden", "activation", "init", "compute_dtype", "kernels", "arch"),
-        *(
-            "critic_obs",
-            "action_distribution",
-            "std",
-            "log_std_init",
-            "log_std_min",
-            "log_std_max",
-            "memory",
-            "memory_size",
-            "memory_layers",
-        ),
+        *("torso", "hidden", "critic_hidden", "critic_obs", "activation", "init", "compute_dtype", "kernels", "arch"),
+        *("action_distribution", "std", "log_std_init", "log_std_min", "log_std_max", "memory", "memory_size", "memory_layers"),
     ),
     "torso": ("torso", "hidden", "critic_hidden", "activation", "kernels"),
     "memory": ("memory", "memory_size", "memory_layers"),

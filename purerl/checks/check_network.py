@@ -163,7 +163,8 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
         params = jax.tree.map(lambda x: draw.normal(0, 0.3, x.shape).astype(x.dtype), params)
         far = lambda x: np.reshape([1, 5], (2, *[1] * (x.ndim - 2)))  # the second environment is far from the first
         obs = jax.tree.map(lambda x: (far(x) * draw.uniform(0, 2, (2, *x.shape[1:]))).astype(x.dtype), obs)
-        mixes_rows, mixes_steps = map(bool, jax.jit(differences)(params, obs, first))
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):  # quick to compile for
+            mixes_rows, mixes_steps = map(bool, jax.jit(differences)(params, obs, first))
     except Exception:  # a custom network may raise anything here
         return
     if mixes_rows:

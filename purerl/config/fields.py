@@ -96,12 +96,11 @@ def configclass(cls: type) -> type:
     notes = vars(cls).get("__annotations__", {})
     bare = [name for name, x in vars(cls).items() if isinstance(x, dataclasses.Field) and name not in notes]
     raise_if_any([Problem(f"{cls.__name__}.{name}", ..., f"has no type; write {name}: float = ...") for name in bare])
-    is_taken = lambda x: callable(x) or isinstance(x, property)
-    taken = [
-        name for name in notes if is_taken(getattr(cls.__base__, name, None)) and cls.__module__ != "purerl.config.algorithms"
-    ]
+    is_computed = lambda x: callable(x) or isinstance(x, property)
+    taken = [name for name in notes if is_computed(getattr(cls.__base__, name, None))]
     hint = "is the name of a number or function that the config computes; choose another name"
-    raise_if_any([Problem(f"{cls.__name__}.{name}", ..., hint) for name in taken])
+    if cls.__module__ != "purerl.config.algorithms":  # whose fields may replace a property, such as `arch`
+        raise_if_any([Problem(f"{cls.__name__}.{name}", ..., hint) for name in taken])
     try:
         made = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
     except (TypeError, ValueError) as error:  # a mutable default, such as a list

@@ -101,7 +101,7 @@ class Session:
         by = options.best_by if options.eval_every else None
         self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)
         self._is_evaluated = expected > 0
-        self._is_other = saved is not None and record["config"] != home.identity["config"]
+        self._has_new_total = saved is not None and record["config"] != home.identity["config"]
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]
@@ -141,8 +141,8 @@ class Session:
                 self._evaluate(self.score)
             with Stop() as stop:
                 self._loop(stop)
-        elif self._is_other:
-            self._save()  # a finished run with another total_timesteps
+        elif self._has_new_total:
+            self._save()
 
     def _loop(self, stop: Stop) -> None:
         options, raises, last = self.options, self.options.on_nonfinite == "raise", self.plan.num_updates
