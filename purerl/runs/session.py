@@ -101,7 +101,8 @@ class Session:
         by = options.best_by if options.eval_every else None
         self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)
         self._is_evaluated = expected > 0
-        self._has_new_total = saved is not None and record["config"] != home.identity["config"]
+        total = lambda record: record["config"]["total_timesteps"]
+        self._has_new_total = saved is not None and total(record) != total(home.identity)
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]
