@@ -21,7 +21,7 @@ from purerl.checks.check_arguments import (
     has_own_carry,
 )
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
-from purerl.checks.check_network import check_network, warn_of_kept_carry, warn_of_mixed_rows
+from purerl.checks.check_network import check_network, warn_of_mixed_rows
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
@@ -210,10 +210,7 @@ def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, tor
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
     if network is not None or memory is not None:
-        name = "network" if memory is None else "memory"
-        if built.is_recurrent:
-            warn_of_kept_carry(cfg, built, env, name)
-        warn_of_mixed_rows(cfg, built, env, name)
+        warn_of_mixed_rows(cfg, built, env, "network" if memory is None else "memory")
     return built if network is None else with_safe_outputs(built)
 
 

@@ -1,6 +1,5 @@
 """Checks of a network, and of a custom optimizer for its parameters."""
 
-import functools
 from typing import Any
 
 import jax
@@ -10,7 +9,6 @@ from jax.core import Tracer
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import surely_holds
-from purerl.core.dependence import inputs_read
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, code_of, raise_if_any, warn
 from purerl.core.platform import strong
@@ -126,37 +124,27 @@ def _choice_problems(policy: Any, space: Any) -> list[Problem]:
     return found
 
 
-def warn_of_kept_carry(cfg: OnPolicyConfig, network: Network, env: Environment, name: str) -> None:
-    """Warn about a recurrent network, given as the argument `name`, that does not read where episodes begin."""
-    params, obs = shapes_of(cfg, network, env, 2)
-    carry = jax.eval_shape(lambda: network.initial_carry(2))
-    run = lambda first, params, carry, obs: network.apply(params, carry, obs, first)
-    if jax.tree.leaves(carry) and not inputs_read(run, jax.ShapeDtypeStruct((1, 2), bool), params, carry, obs)[0]:
-        hint = "does not read `first`, so that the hidden state continues from one episode to the next; reset the carry where"
-        warn(str(Problem(name, ..., f"{hint} `first` is True, before the observation is read")))
-
-
 def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, name: str) -> None:
     """Warn about a custom network, given as the argument `name`, that treats a row differently in other company.
 
-    With random parameters and observations, two steps of two environments are compared with the same steps one by one, where an
-    episode begins in the second step of one environment, and with one environment alone. This compiles a small program. A network
-    that cannot be tried, such as one with traced hyperparameters, is not compared.
+    With random parameters and observations, two steps of two environments are compared with the same steps one by one, and with
+    those of the first environment alone. There, each step begins an episode. This compiles a small program. A network that cannot
+    be tried, such as one with traced hyperparameters, is not compared.
     """
     if isinstance(jax.numpy.zeros(()), Tracer):  # inside of a trace, nothing can be computed
         return
-    draw, first = np.random.default_rng(0), np.array([[True, True], [False, True]])
+    draw, first = np.random.default_rng(0), np.array([[True, True], [True, False]])
     at = lambda tree, index: jax.tree.map(lambda x: x[index] if x.shape[:2] == (2, 2) else x, tree)
 
-    def differences(params: PyTree, obs: PyTree, first: jax.Array) -> tuple[jax.Array, jax.Array]:
-        run = functools.partial(network.apply, params)
-        whole, carry, mixes_steps = run(network.initial_carry(2), obs, first)[0], network.initial_carry(2), []
+    def differences(params: PyTree, obs: PyTree, first: jax.Array) -> list[jax.Array]:
+        run = lambda carry, index: network.apply(params, carry, at(obs, index), first[index])
+        (whole, _), carry, steps, alone = run(network.initial_carry(2), np.s_[:]), network.initial_carry(2), [], []
         for row in (np.s_[:1], np.s_[1:]):
-            outputs, carry = run(carry, at(obs, row), first[row])
-            mixes_steps += _differ(at(whole, row), outputs)
-        one = np.s_[:, :1]
-        mixes_rows = _differ(at(whole, one), run(network.initial_carry(1), at(obs, one), first[one])[0])
-        return jax.numpy.array(mixes_rows).any(), jax.numpy.array(mixes_steps).any()
+            outputs, carry = run(carry, row)
+            steps += _differ(at(whole, row), outputs)
+            one = row, np.s_[:1]
+            alone.append(jax.numpy.array(_differ(at(whole, one), run(network.initial_carry(1), one)[0])).any())
+        return [*alone, jax.numpy.array(steps).any()]
 
     try:
         params, obs = shapes_of(cfg, network, env, 2)
@@ -164,15 +152,17 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
         far = lambda x: np.reshape([1, 5], (2, *[1] * (x.ndim - 2)))  # the second environment is far from the first
         obs = jax.tree.map(lambda x: (far(x) * draw.uniform(0, 2, (2, *x.shape[1:]))).astype(x.dtype), obs)
         with jax.default_device(jax.local_devices(backend="cpu")[0]):  # quick to compile for
-            mixes_rows, mixes_steps = map(bool, jax.jit(differences)(params, obs, first))
+            mixes, keeps, differs = map(bool, jax.jit(differences)(params, obs, first))
     except Exception:  # a custom network may raise anything here
         return
-    if mixes_rows:
+    if mixes:
         hint = "outputs of an environment depend on other environments, so that the policy acts as it was not trained; "
         warn(str(Problem(name, ..., f"{hint}normalise and attend over features only, such as GroupNorm(reduction_axes=-1)")))
-    elif mixes_steps:
-        hint = "outputs of a sequence differ from those of its steps one by one; reset the carry at each step where `first`"
-        warn(str(Problem(name, ..., f"{hint} is True, also within a sequence, and process the steps in order")))
+    elif keeps:
+        hint = "the hidden state continues from one episode to the next; reset the carry at each step of a sequence where"
+        warn(str(Problem(name, ..., f"{hint} `first` is True, before the observation is read")))
+    elif differs:
+        warn(str(Problem(name, ..., "outputs of a sequence differ from those of its steps one by one")))
 
 
 def _differ(outputs: Outputs, others: Outputs) -> list[jax.Array]:

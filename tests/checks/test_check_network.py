@@ -100,14 +100,14 @@ def counts(resets):
         return count, count
 
     def apply(params, carry, obs, first):
-        after, seen = jax.lax.scan(step, carry, first if resets else jnp.zeros(first.shape, bool))
+        after, seen = jax.lax.scan(step, carry, first & resets)
         return Outputs(Categorical(jnp.stack([seen, 2 * seen], -1)), jnp.zeros(first.shape)), after
 
     return Network(lambda key, obs: {"policy": jnp.zeros(1)}, apply, jnp.zeros)
 
 
 def test_hidden_state_that_continues_across_episodes_warns():
-    with pytest.warns(UserWarning, match="network: does not read `first`, so that the hidden state continues"):
+    with pytest.warns(UserWarning, match="network: the hidden state continues from one episode to the next"):
         tiny(network=counts(False))
     tiny(network=counts(True))
 
@@ -140,7 +140,7 @@ def test_networks_that_treat_rows_differently_in_other_company_warn():
     tiny(network=purerl.from_linen(Normed((-1,))))
     with pytest.warns(UserWarning, match="network: outputs of an environment depend on other environments"):
         tiny(network=purerl.from_linen(Normed((-2, -1))))
-    with pytest.warns(UserWarning, match="memory: outputs of a sequence differ from those of its steps one by one"):
+    with pytest.warns(UserWarning, match="memory: the hidden state continues from one episode to the next"):
         tiny(memory=FirstOfSequence())
 
 
