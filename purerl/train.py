@@ -10,7 +10,7 @@ from purerl.algorithms.daac import daac
 from purerl.algorithms.ppg import ppg
 from purerl.algorithms.ppo import ppo, surrogate
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
-from purerl.checks.cautions import warn_about, warn_of_idle_groups, warn_of_unreached_phases, warn_of_unsuited_unit
+from purerl.checks.cautions import warn_about, warn_of_unreached_phases, warn_of_unsuited_unit
 from purerl.checks.check_arguments import (
     algorithm_made,
     check_config,
@@ -21,7 +21,7 @@ from purerl.checks.check_arguments import (
     has_own_carry,
 )
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
-from purerl.checks.check_network import check_network, warn_of_mixed_rows
+from purerl.checks.check_network import check_groups, check_network, warn_of_mixed_rows
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
@@ -174,7 +174,7 @@ def make_train(
     if lr_schedule is not None:
         check_schedule(lr_schedule, made.cfg or cfg, made.phases)
     if "network" in given:
-        warn_of_idle_groups(cfg, network, environment, made.phases)
+        check_groups(cfg, network, environment, made.phases)
 
     def remake(overrides: dict[str, Any], levels: int, other: Any) -> Environment:
         """Return fresh training environments, or those of `other`, with parameter `overrides` and `levels` levels."""
@@ -209,8 +209,9 @@ def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, tor
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
-    if network is not None or memory is not None:
-        warn_of_mixed_rows(cfg, built, env, "network" if memory is None else "memory")
+    for name, x in {"network": network, "memory": memory}.items():
+        if x is not None:
+            warn_of_mixed_rows(cfg, built, env, name, x)
     return built if network is None else with_safe_outputs(built)
 
 

@@ -1,6 +1,7 @@
 """Warnings about fields with valid but probably mistaken values, and about fields without effect."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.checks.check_environment import mask_problem
-from purerl.checks.check_network import shapes_of
 from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf
@@ -20,8 +20,7 @@ from purerl.core.environment import Environment
 from purerl.core.errors import Problem, warn
 from purerl.core.masks import LIKELY
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
-from purerl.core.types import Network
-from purerl.learning.phases import Phase, moving_groups
+from purerl.learning.phases import Phase
 from purerl.networks.torsos import without
 
 
@@ -41,24 +40,24 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
 
 
 def warn_of_batch(configs: Sequence[OnPolicyConfig], env: Environment, given: dict[str, Any]) -> None:
-    """Warn about fields without effect in a batch of configs, apart from those of the first, about which `make_train` warns."""
-    other = jax.tree.map(lambda first, *xs: next((x for x in xs if x != first), first), *configs)  # one config for all fields
-    known = [problem.field for problem in without_effect(configs[0], env, given)]
-    _warn_of_fields([problem for problem in without_effect(other, env, given) if problem.field not in known])
+    """Warn about swept fields without effect in a batch of configs, apart from those about which `make_train` warns.
+
+    `make_train` sees the first config, in which a swept field may have its default value.
+    """
+    name_of, leaves_of = functools.partial(jax.tree_util.keystr, simple=True, separator="."), jax.tree_util.tree_leaves_with_path
+    values = lambda cfg: {name_of(path): x for path, x in leaves_of(cfg)}
+    first, found = values(configs[0]), []
+    seen = {problem.field for problem in without_effect(configs[0], env, given)}
+    for cfg in configs[1:]:
+        if changed := {name for name, x in values(cfg).items() if x != first[name]} - seen:
+            found += [problem for problem in without_effect(cfg, env, given) if problem.field in changed]
+            seen |= changed
+    _warn_of_fields(found)
 
 
 def _warn_of_fields(found: list[Problem]) -> None:
     if found:
         warn("\n  ".join(["fields without effect:", *map(str, found)]))
-
-
-def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
-    """Warn about groups of a custom network that no phase trains."""
-    params = shapes_of(cfg, network, env)[0]
-    trained = {group for phase in phases for group in moving_groups(phase, params)}
-    if idle := sorted(params.keys() - trained):
-        hint = f"no phase of this algorithm trains the groups {', '.join(idle)}; its phases train {', '.join(sorted(trained))}"
-        warn(str(Problem("network", ..., hint)))
 
 
 def warn_of_unreached_phases(cfg: OnPolicyConfig, phases: tuple[Phase, ...]) -> None:

@@ -59,8 +59,12 @@ def check_parts(given: dict[str, Any]) -> None:
 
 
 def check_schedule(schedule: Callable, cfg: OnPolicyConfig, phases: tuple[Phase, ...]) -> None:
-    """Raise if a custom learning-rate schedule is negative at the start, in a quarter, half, three quarters, or at the end."""
-    last, rates = min(2**31, cfg.num_updates * max((phase.epochs * phase.minibatches for phase in phases), default=1)) - 1, {}
+    """Raise if a custom learning-rate schedule is negative at the start, in a quarter, half, three quarters, or at the end.
+
+    Phases that run in every update count; PPG's auxiliary phase has a schedule of its own.
+    """
+    most = max((phase.epochs * phase.minibatches for phase in phases if phase.every == 1), default=1)
+    last, rates = min(2**31, cfg.num_updates * most) - 1, {}
     with contextlib.suppress(Exception), jax.ensure_compile_time_eval(), jax.disable_jit():  # the schedule may hold tracers
         rates = {step: float(schedule(jnp.int32(step))) for step in (0, 1, *(last * i // 4 for i in range(1, 5)))}
     rounding = 1e-6 * max(rates.values(), default=0.0)

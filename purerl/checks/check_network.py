@@ -1,5 +1,6 @@
 """Checks of a network, and of a custom optimizer for its parameters."""
 
+import collections
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from purerl.core.platform import strong
 from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, action_shapes, parts_of
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.learning.custom import optimizer_problems
+from purerl.learning.phases import Phase, moving_groups
 from purerl.networks.distributions import Bernoulli
 from purerl.networks.layers import OfAction
 
@@ -91,11 +93,6 @@ def _group_problems(cfg: OnPolicyConfig, params: Any, outputs: Outputs) -> list[
     found = []
     if not isinstance(params, dict):
         found.append(Problem("network", type(params), "init must return a dict from group names to parameters"))
-    elif any(not jax.numpy.issubdtype(x.dtype, np.floating) for x in jax.tree.leaves(params)):
-        kinds = sorted({x.dtype.name for x in jax.tree.leaves(params)})
-        found.append(Problem("network", kinds, "parameters must be floats, since optimizers change all of them"))
-    elif cfg.rnd is not None and "predictor" in params:
-        found.append(Problem("network", "predictor", "is the name of the parameters of rnd; rename this group"))
     elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
         hint = f"the network has no parameter group 'value' to scale, only {sorted(params)}; use 1"
         found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
@@ -124,26 +121,48 @@ def _choice_problems(policy: Any, space: Any) -> list[Problem]:
     return found
 
 
-def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, name: str) -> None:
-    """Warn about a custom network, given as the argument `name`, that treats a row differently in other company.
+def check_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
+    """Raise if a phase trains groups of a custom network that are not floats; warn about groups that no phase trains."""
+    params = shapes_of(cfg, network, env)[0]
+    trained = {group for phase in phases for group in moving_groups(phase, params)}
+    kinds = {x.dtype for group in trained for x in jax.tree.leaves(params.get(group))}
+    wrong = sorted(kind.name for kind in kinds if not jax.numpy.issubdtype(kind, np.floating))
+    raise_if_any([Problem("network", kind, "trained parameters must be floats") for kind in wrong])
+    if idle := sorted(params.keys() - trained):
+        hint = f"no phase of this algorithm trains the groups {', '.join(idle)}; its phases train {', '.join(sorted(trained))}"
+        warn(str(Problem("network", ..., hint)))
+
+
+_tried: collections.deque[tuple[Any, str]] = collections.deque(maxlen=8)  # so that `load` and `select` do not try again
+
+
+def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, name: str, given: Any) -> None:
+    """Warn about a custom network or memory that treats a row differently in other company.
 
     With random parameters and observations, two steps of two environments are compared with the same steps one by one, and with
     those of the first environment alone. There, each step begins an episode. This compiles a small program. A network that cannot
     be tried, such as one with traced hyperparameters, is not compared.
+
+    Args:
+        cfg, network, env: the config, the network and the environment.
+        name: the argument of `make_train`, `network` or `memory`.
+        given: the object that was passed for it.
     """
-    if isinstance(jax.numpy.zeros(()), Tracer):  # inside of a trace, nothing can be computed
-        return
+    sizes = str(env.observation_space)
+    if isinstance(jax.numpy.zeros(()), Tracer) or any(given is x and sizes == before for x, before in _tried):
+        return  # inside of a trace, nothing can be computed
+    _tried.append((given, sizes))
     draw, first = np.random.default_rng(0), np.array([[True, True], [True, False]])
     at = lambda tree, index: jax.tree.map(lambda x: x[index] if x.shape[:2] == (2, 2) else x, tree)
 
     def differences(params: PyTree, obs: PyTree, first: jax.Array) -> list[jax.Array]:
         run = lambda carry, index: network.apply(params, carry, at(obs, index), first[index])
-        (whole, _), carry, steps, alone = run(network.initial_carry(2), np.s_[:]), network.initial_carry(2), [], []
-        for row in (np.s_[:1], np.s_[1:]):
+        (whole, _), carry, steps = run(network.initial_carry(2), np.s_[:]), network.initial_carry(2), []
+        differ = lambda index, outputs: jax.numpy.array(_differ(at(whole, index), outputs)).any()
+        alone = [differ(one, run(network.initial_carry(1), one)[0]) for one in (np.s_[:1, :1], np.s_[1:, :1])]
+        for row in (np.s_[:1], np.s_[1:]) if network.is_recurrent else ():
             outputs, carry = run(carry, row)
-            steps += _differ(at(whole, row), outputs)
-            one = row, np.s_[:1]
-            alone.append(jax.numpy.array(_differ(at(whole, one), run(network.initial_carry(1), one)[0])).any())
+            steps.append(differ(row, outputs))
         return [*alone, jax.numpy.array(steps).any()]
 
     try:

@@ -97,7 +97,8 @@ def configclass(cls: type) -> type:
     bare = [name for name, x in vars(cls).items() if isinstance(x, dataclasses.Field) and name not in notes]
     raise_if_any([Problem(f"{cls.__name__}.{name}", ..., f"has no type; write {name}: float = ...") for name in bare])
     is_computed = lambda x: callable(x) or isinstance(x, property)
-    taken = [name for name in notes if is_computed(getattr(cls.__base__, name, None))]
+    own = getattr(cls.__base__, "__dataclass_fields__", {})
+    taken = [name for name in notes if name not in own and is_computed(getattr(cls.__base__, name, None))]
     hint = "is the name of a number or function that the config computes; choose another name"
     if cls.__module__ != "purerl.config.algorithms":  # whose fields may replace a property, such as `arch`
         raise_if_any([Problem(f"{cls.__name__}.{name}", ..., hint) for name in taken])

@@ -20,6 +20,7 @@ from purerl.core.errors import EnvironmentFailed
 
 NOT_OF_THE_STATE = ("metadata", "_metadata")
 PLAIN = (bool, int, float, str, type(None))
+BUFFERS = (bytes, bytearray, memoryview, type(None))  # bases of arrays that own their memory, or were unpickled
 CONTAINERS = {kind.__name__: kind for kind in (list, tuple, dict, collections.deque)}
 
 
@@ -49,11 +50,11 @@ def encoded(x: Any) -> Any:
     raise TypeError(type(x).__name__)
 
 
-def decoded(x: Any, current: Any = None) -> Any:
+def decoded(x: Any, current: Any = None, in_place: bool = False) -> Any:
     """Decode a value that `encoded` returned.
 
     If `current`, the attribute's value before, is a generator, a space or a simulation, change it in place, since other objects
-    may refer to it. A model is `current` itself, which does not change.
+    may refer to it. With `in_place`, do so for arrays and containers, too. A model is `current` itself, which does not change.
     """
     if not isinstance(x, dict):
         return x
@@ -61,6 +62,9 @@ def decoded(x: Any, current: Any = None) -> Any:
     if kind == "array":
         dtype, shape, data, is_scalar = value
         array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape)
+        if in_place and type(current) is np.ndarray and (current.dtype, current.shape) == (array.dtype, array.shape):
+            current[...] = array
+            return current
         return array[()] if is_scalar else array.copy()
     if kind == "generator":
         # Before the first reset, there may be no generator; gymnasium then makes a generator of the default kind.
@@ -79,7 +83,12 @@ def decoded(x: Any, current: Any = None) -> Any:
         for space, generator in zip(_spaces(current), value, strict=True):
             space._np_random = decoded(generator, space._np_random)
         return current
-    return CONTAINERS[kind](map(decoded, value), **dict(options))
+    made: Any = CONTAINERS[kind](map(decoded, value), **dict(options))
+    if not (in_place and type(current) is type(made) and kind != "tuple"):
+        return made
+    current.clear()
+    (current.update if kind == "dict" else current.extend)(made)
+    return current
 
 
 def _simulated(data: Any) -> dict[str, np.ndarray]:
@@ -136,7 +145,7 @@ class Keeper:
         missing = unknown + changed + self._shared(values)
         return {"missing": missing} if missing else {"values": values, "layers": self._names}
 
-    def restore(self, saved: dict[str, Any]) -> None:
+    def restore(self, saved: dict[str, Any], in_place: bool = False) -> None:
         """Set the environment's attributes to saved values. An attribute that has this value already stays the same object.
 
         Raises:
@@ -146,24 +155,24 @@ class Keeper:
             raise EnvironmentFailed(f"saved with the wrappers {' > '.join(before)}, but now has {' > '.join(self._names)}")
         for layer, made, values, now in zip(self._layers, self._made, saved["values"], self._values(), strict=True):
             for name, x in (made | values).items():
-                if not _is_unknown(x) and now.get(name, self) != x:
-                    setattr(layer, name, decoded(x, getattr(layer, name, None)))
+                if not _is_unknown(x) and repr(now.get(name, self)) != repr(x):  # 0 is not 0.0
+                    setattr(layer, name, decoded(x, getattr(layer, name, None), in_place))
 
     def renew(self) -> bool:
         """Restore the environment as it was made; return False if some attributes cannot be restored."""
-        if "missing" in (now := self.snapshot()):
+        if "missing" in (now := self.snapshot()) or any(_is_unknown(x) for made in self._made for x in made.values()):
             return False
         for layer, made, values in zip(self._layers, self._made, now["values"], strict=True):
             for name in values.keys() - made.keys():
                 delattr(layer, name)
-        self.restore({"layers": self._names, "values": self._made})
+        self.restore({"layers": self._names, "values": self._made}, in_place=True)  # functions may hold the same objects
         return True
 
 
 def _described(place: str, x: Any) -> Any:
     try:
         for part in _mutable_parts(x):
-            if isinstance(part, np.ndarray) and part.flags.writeable and part.base is not None:
+            if isinstance(part, np.ndarray) and part.flags.writeable and not isinstance(part.base, BUFFERS):
                 raise TypeError("memory of another object")
         return encoded(x)
     except TypeError as error:

@@ -31,7 +31,8 @@ class UnboundedGaussian(struct.PyTreeNode):
 
     @property
     def clipped_log_std(self) -> jax.Array:
-        return jnp.broadcast_to(jnp.clip(self.log_std, LOG_STD_MIN, LOG_STD_MAX), self.mean.shape)
+        shape = jnp.broadcast_shapes(self.log_std.shape, self.mean.shape)
+        return jnp.broadcast_to(jnp.clip(self.log_std, LOG_STD_MIN, LOG_STD_MAX), shape)
 
     def noise(self, key: jax.Array, *leading: int) -> jax.Array:
         return flat_draw(jax.random.normal, key, (*leading, *self.mean.shape))

@@ -155,10 +155,10 @@ def fit(
           `info`, a name such as "episode_info/success". A run with evaluations must be resumed with the same column.
         render_every: save an animation of the first run at the first and every `render_every`-th later evaluation; 0 for never.
         stop_when: a rule, `(Progress) -> bool`, such as `purerl.at_return(475)`. When the rule returns True, the run is saved and
-          ends. The rule is called after each evaluation except the one before the first update, and every `stop_every` updates,
-          so the run ends after the same update however fast the machine is. In the rule's `Progress`, `evaluation` is the latest
-          evaluation, and `metrics` aggregates all updates since the rule's last call, leaves `[1]` or `[runs, 1]`. If a rule has
-          ended a run, the same call does not continue it; a call without the rule, or with a rule that returns False, does.
+          ends. The rule is called every `eval_every` updates, after the evaluation, and every `stop_every` updates, so the run
+          ends after the same update however fast the machine is. In the rule's `Progress`, `evaluation` is the latest evaluation,
+          and `metrics` aggregates all updates since the rule's last call, leaves `[1]` or `[runs, 1]`. If a rule has ended a run,
+          the same call does not continue it; a call without the rule, or with a rule that returns False, does.
         stop_every: also call `stop_when` every `stop_every` updates; 0 for only after evaluations.
         on_nonfinite: if a run has diverged, or no environment step of an update was finite, `raise` an error, or `ignore` the
           problem and continue training. Once all runs have diverged, a checkpoint is saved only at the end.

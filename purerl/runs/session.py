@@ -235,6 +235,7 @@ class Session:
             **self._began,
             "seconds": self.seconds,
             "first_step": self._first_step,
+            "batch_size": self.plan.batch_size,
             "evaluations": len(self.evaluations),
             "evaluated": self._evaluated,
             "finite": self.finite.tolist(),

@@ -13,14 +13,14 @@ from purerl.runs.identity import WARM, config_of, unit_differences
 from purerl.runs.run_batch import pairs_of
 from purerl.runs.storage.checkpoint import Checkpoint
 
-COMPUTED = ("activation", "action_distribution", "std", "obs_clip", "frame_stack")  # change results without changing shapes
 INTRINSIC = "['state'].extra['intrinsic']"
 
 
 def last_step(saved: Checkpoint) -> int:
     """Return the environment steps of one run at a checkpoint, including the steps of the runs that it continues."""
     config = saved.record["config"]
-    return saved.record.get("first_step", 0) + saved.updates * config["num_envs"] * config["num_steps"]
+    batch_size = saved.record.get("batch_size", config["num_envs"] * config["num_steps"])
+    return saved.record.get("first_step", 0) + saved.updates * batch_size
 
 
 def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], directory: Any) -> None:
@@ -42,9 +42,10 @@ def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], dir
 
 def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory: Any) -> None:
     """Warn if networks with the same shapes compute something else in the run of `record` than in the saved run."""
-    other = lambda part, names: [x for x in names if saved.record[part].get(x) != record[part].get(x)]
-    changed = [f"{x} was {saved.record['config'].get(x)!r}" for x in other("config", COMPUTED)]
-    changed += [f"{x}= was another" for x in other("objects", ("network", "torso", "memory"))]
+    is_other = lambda part, name: saved.record[part].get(name) != record[part].get(name)
+    changed = [f"{name}= was another" for name in ("network", "torso", "memory") if is_other("objects", name)]
+    if is_other("config", "activation") and not {"network", "torso"} & record["objects"].keys():
+        changed.append(f"activation was {saved.record['config'].get('activation')!r}")
     if changed:
         warn(f"init_from = {str(directory)!r}: {', '.join(changed)}, so that the copied networks compute something else here")
 

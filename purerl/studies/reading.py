@@ -172,7 +172,8 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         warn(f"{directory}: {text}")
     scores = final if score == "final" else _mean_of_curve(values, np.diff(steps, prepend=0))
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
-    if score == "final" and record.get("stopped_by") == STOPPED:
+    is_early = record["updates"] * (header.steps // header.every) < record["config"]["total_timesteps"]
+    if score == "final" and is_early and record.get("stopped_by") == STOPPED:
         warn(f"{directory}: a high score ended the run (stop_when), so its final score is biased upwards")
     finite, found = record.get("finite") or [True] * len(pairs), []
     evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None

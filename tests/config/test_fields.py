@@ -86,3 +86,9 @@ def test_fields_with_names_of_computed_numbers_are_refused(name):
     fields = {name: purerl.static(64), "__annotations__": {name: int}}
     with pytest.raises(ConfigError, match=f"Own.{name}: is the name of a number or function that the config computes"):
         purerl.configclass(type("Own", (PPOConfig,), fields))
+
+
+def test_fields_of_an_own_config_can_be_replaced():
+    base = purerl.configclass(type("Own", (PPOConfig,), {"act": purerl.static(jnp.tanh), "__annotations__": {"act": object}}))
+    more = purerl.configclass(type("More", (base,), {"act": purerl.static(jnp.sin), "__annotations__": {"act": object}}))
+    assert more().act is jnp.sin

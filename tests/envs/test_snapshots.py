@@ -2,6 +2,8 @@
 
 import enum
 import functools
+import pickle
+import types
 
 import gymnasium
 import mujoco
@@ -155,6 +157,48 @@ def test_state_that_cannot_be_saved_is_named(name):
     assert keeper.renew() == (missing is None)
     if missing is None:
         assert keeper.snapshot()["values"] == Keeper(other).snapshot()["values"]
+
+
+class Closures(Ends):
+    """An environment whose functions hold the objects of attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.board, self.free, self.names = board, free, names = np.zeros(3), [1], {"a": 1}
+        self.seen = types.SimpleNamespace(all=lambda: (board.sum(), len(free), len(names)))
+
+
+def test_renewed_attributes_stay_the_same_objects():
+    env = Closures()
+    see = env.seen.all
+    del env.seen
+    keeper = Keeper(env)
+    env.board[0], env.names["b"] = 1.0, 2
+    env.free.append(2)
+    env.later = 3
+    assert keeper.renew()
+    assert see() == (0.0, 1, 1)
+    assert not hasattr(env, "later")
+
+
+def test_environment_with_attributes_that_were_unknown_is_not_renewed():
+    env = Closures()
+    keeper = Keeper(env)
+    env.seen = None
+    assert not keeper.renew()
+
+
+def test_equal_numbers_of_other_types_are_restored():
+    env, other = Twins(), Twins()
+    env.own, other.own = 0.0, 0
+    Keeper(other).restore(Keeper(env).snapshot())
+    assert type(other.own) is float
+
+
+def test_unpickled_arrays_can_be_saved():
+    env = Ends()
+    env.goal = pickle.loads(pickle.dumps(np.ones(3), protocol=5))
+    assert "missing" not in Keeper(env).snapshot()
 
 
 def test_attributes_that_have_not_changed_stay_the_same_object():

@@ -48,3 +48,9 @@ def test_swept_fields_without_effect_are_named_whatever_the_first_value(rates):
     with pytest.warns(UserWarning, match=r"lr = 0.01.*: has no effect, since lr_schedule= replaces this field") as caught:
         Batch(cfg, 0, 1, {"lr_schedule": lambda step: 1e-3})
     assert len(caught) == 1
+
+
+@pytest.mark.filterwarnings("error:fields without effect")
+def test_fields_that_have_an_effect_in_some_config_are_not_named():
+    cfg = PPOConfig(grad_clip="per_network", max_grad_norm=np.array([0.5, np.inf], np.float32))
+    Batch(cfg, 0, 1, {})

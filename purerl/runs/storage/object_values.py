@@ -4,7 +4,6 @@ import dataclasses
 import dis
 import functools
 import hashlib
-import math
 import re
 import sys
 import types
@@ -20,7 +19,8 @@ INTERNAL = ("purerl", "jax", "jaxlib", "flax", "equinox")  # the variables of th
 CODE = types.FunctionType | types.MethodType | functools.partial
 LONGEST = 100  # entries of a container that is read
 LARGEST = 10_000  # elements of an array that is read
-WORD = re.compile("[A-Za-z][A-Za-z_ -]{0,39}")  # a choice, such as "easy"; names of runs and files have digits or slashes
+WORD = re.compile("[A-Za-z][A-Za-z_-]{0,39}")  # a choice, such as "easy"; names of runs and files have digits or slashes
+NAMES = re.compile("name|title|device|render_mode|.*(dir|directory|folder|path|file)")  # attributes whose texts name no task
 MOST, DEEPEST = 10_000, 100  # objects that are read, and levels of objects
 
 
@@ -56,7 +56,7 @@ def object_values(given: Any, arrays: bool = False) -> dict[str, str]:
         hidden = hidden if type(x) in (dict, list, tuple) else _package(x) in INTERNAL
         for name, part in _parts(x).items():
             text, place = _text(part) or (_hash(part) if arrays else None), path if hidden else (*path, name)
-            if text is not None and not hidden and not (name == "name" and isinstance(part, str)):
+            if text is not None and not hidden and not (isinstance(part, str) and NAMES.fullmatch(name)):
                 found.setdefault(".".join(place), text)
             if text is None and id(part) not in seen and len(seen) < MOST and depth < DEEPEST and _is_read(part, x):
                 seen[id(part)] = part
@@ -85,15 +85,18 @@ def _value(x: Any) -> str | None:
 
 
 def _hash(x: Any) -> str | None:
-    """Return dtype, shape and hash of an array; None for other objects. Platforms differ in last bits, so floats are rounded."""
+    """Return dtype, shape and hash of an array; for floats, whose last bits differ between platforms, a rounded, weighted sum.
+
+    The result is None for other objects, and for large arrays.
+    """
     if not isinstance(x, np.ndarray | jax.Array) or isinstance(x, Tracer) or not isinstance(x.dtype, np.dtype):
         return None
     if x.dtype.kind not in "biuf" or not 0 < x.size <= LARGEST or not getattr(x, "is_fully_addressable", True):
         return None
     known = np.asarray(x)
     if known.dtype.kind == "f":
-        largest = np.abs(known[np.isfinite(known)]).max(initial=0.0)
-        known = np.round(known.astype(np.float64), 4 - math.floor(np.log10(largest or 1.0))) + 0.0  # without -0.0
+        weights = np.random.default_rng(0).standard_normal(known.shape)
+        return f"{x.dtype}{list(x.shape)} {np.vdot(weights, np.where(np.isfinite(known), known, 0).astype(np.float64)):.4g}"
     return f"{x.dtype}{list(x.shape)} {hashlib.sha256(known.tobytes()).hexdigest()[:8]}"
 
 
