@@ -137,7 +137,7 @@ _tried: collections.deque[tuple[Any, str]] = collections.deque(maxlen=8)  # so t
 
 
 def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, name: str, given: Any) -> None:
-    """Warn about a custom network or memory that treats a row differently in other company.
+    """Warn about a custom network or memory whose outputs in one environment depend on other environments or earlier episodes.
 
     With random parameters and observations, two steps of two environments are compared with the same steps one by one, and with
     those of the first environment alone. There, each step begins an episode. This compiles a small program. A network that cannot
@@ -150,7 +150,7 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
     """
     sizes = str(env.observation_space)
     if isinstance(jax.numpy.zeros(()), Tracer) or any(given is x and sizes == before for x, before in _tried):
-        return  # inside of a trace, nothing can be computed
+        return  # nothing can be computed inside of a trace
     _tried.append((given, sizes))
     draw, first = np.random.default_rng(0), np.array([[True, True], [True, False]])
     at = lambda tree, index: jax.tree.map(lambda x: x[index] if x.shape[:2] == (2, 2) else x, tree)

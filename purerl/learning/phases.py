@@ -21,8 +21,6 @@ from purerl.learning.optimizers import Groups, Optimizer, Vectors, clip_scale, p
 from purerl.learning.shuffle import permutation
 
 Loss = Callable[[Groups, Sequences], tuple[jax.Array, dict[str, jax.Array]]]
-
-
 OPTIONAL = ("aux_value", "predictor")  # groups that only some configs of a built-in algorithm have
 
 
@@ -48,7 +46,7 @@ class Phase(NamedTuple):
         precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, computes fields of the steps once per epoch, for all M minibatches
           of n sequences of L steps. These fields replace the same fields of the batch. A gradient step then needs no further
           reductions over its minibatch and over devices to compute these fields. None to replace nothing.
-        frozen: groups that the phase does not train, even if `groups` names them; groups that no network has are refused.
+        frozen: groups that the phase does not train, even if `groups` names them. Other names are refused.
 
     Example:
         >>> def halved(phase: purerl.Phase) -> purerl.Phase:

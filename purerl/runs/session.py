@@ -100,7 +100,6 @@ class Session:
         self.report = Reports(options.recorders, self._progress())
         by = options.best_by if options.eval_every else None
         self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)
-        self._is_evaluated = expected > 0
         total = lambda record: record["config"]["total_timesteps"]
         self._has_new_total = saved is not None and total(record) != total(home.identity)
 
@@ -138,7 +137,8 @@ class Session:
             warn("the run is finished, so eval_every has no effect; evaluate the result with purerl.load(...).evaluate")
         if not done:
             self.trainer.compile(self.state)
-            if self.score is not None and not self._is_evaluated:
+            (evaluations,), _ = agreed(len(self.evaluations))  # only the first process has those of earlier calls
+            if self.score is not None and not evaluations:
                 self._evaluate(self.score)
             with Stop() as stop:
                 self._loop(stop)

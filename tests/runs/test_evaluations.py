@@ -102,6 +102,14 @@ def test_resumed_run_evaluates_at_once_if_it_has_no_evaluation(tmp_path):
     assert fitted(directory=tmp_path).evaluations["update"].tolist() == [3, 4, 8, 10]
 
 
+def test_first_evaluation_of_a_resumed_run_counts_once_if_the_run_is_killed_after_it(tmp_path):
+    options = {"directory": tmp_path, "eval_every": 4, "eval_episodes": 2}
+    stopped(tmp_path, 3)
+    fitted(chunk_seconds=1e-9, recorders=(StopAt(4),), **options)
+    shutil.rmtree(tmp_path / "checkpoints/4")
+    assert fitted(**options).evaluations["update"].tolist() == [3, 4, 8, 10]
+
+
 def test_total_that_is_lowered_to_the_finished_updates_is_saved(tmp_path):
     cfg = CFG.replace(lr_schedule="constant")
     stopped(tmp_path, 3, cfg=cfg)
