@@ -100,7 +100,10 @@ def remembering():
     from tests.benchmarks.remembering import Counting, RepeatPrevious  # starts JAX; `use_cores` must run first
 
     cfg = CHAIN.replace(num_envs=32, num_minibatches=4, lr=2e-3, hidden=(64,), memory_size=64, arch="shared", gae_lambda=0.95)
-    tasks = {"RepeatPrevious of 32": RepeatPrevious(32, 128), "marks in 100 steps": Counting(100)}
+    tasks = {
+        "RepeatPrevious of 32": purerl.wrap_env(RepeatPrevious(32, 128)),
+        "marks in 100 steps": purerl.wrap_env(Counting(100)),
+    }
     memories = {"LRU": "lru", "minimal GRU": "min_gru", "GRU": "gru", "no memory": "none"}
     cases = {}
     for (task, env), num_steps, (name, memory) in itertools.product(tasks.items(), (16, 128), memories.items()):

@@ -12,7 +12,18 @@ from scipy.stats import trim_mean
 import purerl
 from purerl.envs.suites import SUITES
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks import choices, peers, peers_tasks, programs, programs_counting, recording, references, results, tables
+from tests.benchmarks import (
+    choices,
+    peers,
+    peers_tasks,
+    programs,
+    programs_counting,
+    recording,
+    references,
+    results,
+    studies_cases,
+    tables,
+)
 
 
 def test_interquartile_mean_equals_the_trimmed_mean():
@@ -50,6 +61,18 @@ def test_recorded_scores_belong_to_the_current_configs():
         assert resolved(cfg.from_json(results.json.dumps(row["config"]))) == resolved(cfg)
         assert row["seeds"] == list(range(8))
         assert len(row["scores"]) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of settings that a control deliberately has
+@pytest.mark.parametrize("study", studies_cases.STUDIES)
+def test_cases_of_a_study_can_be_built(study):
+    cases = [case for case in studies_cases.STUDIES[study]().values() if not case.purejaxrl]
+    with jax.numpy_rank_promotion("allow"):
+        for case in cases[:: max(1, len(cases) // 4)]:
+            if str(case.env or case.cfg.env).startswith("navix/"):
+                pytest.importorskip("navix")
+            purerl.make_train(case.cfg, env=case.env)
 
 
 @pytest.mark.each_landing("PointRobot-misc")
