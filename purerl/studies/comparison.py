@@ -52,12 +52,16 @@ class Comparison:
 
     @property
     def unequal(self) -> str:
-        """Return a note on tasks with different numbers of steps, and on entries with different numbers of seeds; "" without."""
+        """Return a note on entries with different numbers of steps or seeds, or different kinds of evaluations; "" without."""
         steps = [f"{task} {self.steps_of(task)}" for task in self.tasks if " or " in self.steps_of(task)]
         seeds = [name for name, of_tasks in self.entries.items() if len({len(one.scores) for one in of_tasks.values()}) > 1]
         found = [f"Entries were trained for different numbers of steps: {'; '.join(steps)}."] if steps else []
         if seeds and self.reference:
             found += [f"Tasks with more seeds count more in the column of all tasks: {', '.join(seeds)}."]
+        modes = {name: {(one.evaluated or {}).get("deterministic") for one in of.values()} for name, of in self.entries.items()}
+        if len(set().union(*modes.values())) > 1:
+            chosen = ", ".join(name for name, seen in modes.items() if True in seen)
+            found += [f"Evaluations of {chosen} take the most likely actions, all others sample actions."]
         return " ".join(found)
 
     @property

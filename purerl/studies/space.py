@@ -54,7 +54,8 @@ class Range:
         return min(EXACT, max(3, 1 + largest - math.floor(math.log10(wide / 100))))
 
     def __str__(self) -> str:
-        return f"{self.low:g}:{self.high:g}" + (":log" if self.log else "")
+        exact = lambda x: short if float(short := f"{x:g}") == x else repr(x)
+        return f"{exact(self.low)}:{exact(self.high)}" + (":log" if self.log else "")
 
 
 EXACT = 9  # significant digits that identify a float32
@@ -62,6 +63,7 @@ TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  #
 PARAMETERS = ("env_params", "env_kwargs")  # fields whose entries are swept one by one
 FLOATS = ("env_params", "randomize")  # fields whose entries are floats
 Values = Range | tuple  # values to try for a field
+TWICE = "is given twice; list all of its values"
 
 
 def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
@@ -78,7 +80,7 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
         try:
             path = _path(cfg, name)
             if path in values:
-                found.append(Problem(flag, text, f"{path} is given twice; separate its values by commas"))
+                found.append(Problem(flag, text, f"{path} {TWICE} by commas"))
             values[path] = _range_of(text, given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
         except ConfigError as error:
             found += error.problems
@@ -90,7 +92,7 @@ def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
     """Check values to try, and return a dict from the path of each field to its range or tuple of values.
 
     Raises:
-        ConfigError: a name is not a field, or the values of a field are missing or invalid.
+        ConfigError: a name is not a field or is given twice, or the values of a field are missing or invalid.
     """
     if not isinstance(values, dict) or not values:
         raise ConfigError([Problem(flag, values, 'must be a dict from fields to lists of values, such as {"lr": [1e-4, 3e-4]}')])
@@ -101,6 +103,8 @@ def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
         except ConfigError as error:
             found += error.problems
             continue
+        if path in right:
+            found.append(Problem(flag, name, f"{path} {TWICE} in one list"))
         if isinstance(given, Range):
             right[path], hint = given, _range_hint(cfg, path, given)
             ends = (given.low, given.high) if hint or not is_int_field(cfg, path) else (int(given.low), int(given.high))
@@ -335,8 +339,8 @@ def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text, such as a number or true; return any other text unchanged."""
+    """Return the value of a JSON text, such as a number or true, or of True, False or None; return any other text unchanged."""
     try:
-        return json.loads(text)
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
     except json.JSONDecodeError:
         return text

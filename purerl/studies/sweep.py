@@ -287,5 +287,5 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
         ranges = {name: x for name, x in values.items() if isinstance(x, space.Range) and not draws}
         raise_if_any([Problem(name, str(x), "a range needs draws, such as draws=8") for name, x in ranges.items()])
         points = space.draw_points(cfg, values, draws, method, seed) if draws else space.all_points(values)
-    unique = {space.in_words(point, space.EXACT): point for point in points}
+    unique = {space.in_words(dict(sorted(point.items())), space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))

@@ -114,6 +114,15 @@ def test_unequal_training_lengths_are_noted_first_in_every_format(tmp_path):
     assert longer.draw(tmp_path / "a.png").get_suptitle().startswith(said)
 
 
+def test_different_kinds_of_evaluations_are_noted():
+    scored = lambda likely: Scored(
+        "x", "ppo", Task("T"), (0, 1), np.ones(2), np.array([64]), np.ones((2, 1)), "", {"deterministic": likely}
+    )
+    assert Comparison({"a": {"T": scored(True)}, "b": {"T": scored(True)}}, None, "").unequal == ""
+    both = Comparison({"a": {"T": scored(False)}, "b": {"T": scored(True)}}, None, "")
+    assert both.unequal == "Evaluations of b take the most likely actions, all others sample actions."
+
+
 def test_files_to_write_may_begin_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     one = {"T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array([64]), np.ones((2, 1)), "", None)}

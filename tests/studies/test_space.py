@@ -63,6 +63,7 @@ WRONG = {
     "nothing": ({}, {}, "must be a dict from fields"),
     "points with draws": ([{"lr": 1.0}], {"draws": 2}, "with draws=0"),
     "a name that is none": ({3: [1.0]}, {}, "must be the name of a field"),
+    "twice": ({"num-steps": [16, 32], "num_steps": [64]}, {}, "num_steps is given twice"),
     "a seed of draws": ({"lr": Range(1e-4, 1e-3)}, {"draws": 2, "seed": -1}, "seed = -1: must be an int from 0"),
 }
 
@@ -109,6 +110,17 @@ def test_labels_distinguish_close_values():
 def test_sweep_refuses_a_batch_of_configs_as_its_base():
     with pytest.raises(purerl.ConfigError, match=r"lr = .*must be a single number"):
         purerl.sweep(CFG.replace(lr=np.float32([1e-3, 1e-1])), {"gamma": [0.9, 0.99]})
+
+
+def test_equal_points_are_trained_once():
+    points = [{"lr": 1e-3, "gamma": 0.9}, {"gamma": 0.9, "lr": 1e-3}, {"lr": 1e-3, "gamma": 0.8}]
+    assert len(purerl.sweep(CFG, points).points) == 2
+
+
+def test_different_ranges_have_different_texts():
+    ends = [(0.9, 0.9999999), (0.9, 1.0), (0.9999980, 0.9999984), (0.9999980, 0.9999985)]
+    assert len({str(Range(*pair)) for pair in ends}) == len(ends)
+    assert str(Range(1e-5, 1, log=True)) == "1e-05:1:log"
 
 
 def test_narrow_ranges_keep_more_digits():
