@@ -25,7 +25,17 @@ import tyro
 from purerl import __version__
 from purerl.cli.by_path import algorithms_of
 from purerl.cli.commands import COMMANDS
-from purerl.cli.flags import base_of, config_of, flags_of, job_of, refuse_unknown, short_help, values_of
+from purerl.cli.flags import (
+    base_of,
+    config_of,
+    flags_of,
+    given_flags,
+    job_of,
+    refuse_swept,
+    refuse_unknown,
+    short_help,
+    values_of,
+)
 from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
 from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError
@@ -107,7 +117,8 @@ def _run(args: list[str]) -> int:
     chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
     if (name := type(chosen).__name__) not in algorithms:  # tyro has called the function of another command
         return 0
-    values = values_of(chosen)
+    values = values_of(chosen, base)
     asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
+    refuse_swept(args, asked)
     cfg = config_of(algorithms[name], values)
-    return run_tuning(cfg, asked) if isinstance(asked, Tuning) else run_training(cfg, asked)
+    return run_tuning(cfg, asked, given_flags(args)) if isinstance(asked, Tuning) else run_training(cfg, asked)

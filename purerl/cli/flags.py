@@ -29,7 +29,7 @@ from purerl.studies.space import parse_json
 
 
 def _pairs(read: Callable[[str], Any]) -> Any:
-    """Return the type of a flag of names and values, which replace those of a file or preset."""
+    """Return the type of a flag of names and values. `values_of` adds those of a file or preset."""
 
     def parse(words):
         if len(words) % 2:
@@ -42,7 +42,8 @@ def _pairs(read: Callable[[str], Any]) -> Any:
 
 
 # Types of flags that differ from the types of their fields: in a shell, for example, pairs are a sequence of words.
-FLAG_TYPES = {"env_kwargs": _pairs(str), "env_params": _pairs(float), "randomize": _pairs(str)}
+PAIRS = {"env_kwargs": _pairs(str), "env_params": _pairs(float), "randomize": _pairs(str)}
+FLAG_TYPES = dict(PAIRS)
 FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # the flag is repeated for each field
 
 
@@ -118,7 +119,10 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
 
 
 def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> dict[str, Any]:
-    """Return the defaults of flags, by name: values of a preset, overridden by values of a file of flags."""
+    """Return the defaults of flags, by name: values of a preset, overridden by values of a file of flags.
+
+    A flag --sweep or --param replaces those of the file.
+    """
     if not (args and args[0] in algorithms):
         return {}
     given = {name: value for name, (_, value) in given_flags(args).items()}
@@ -128,7 +132,14 @@ def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], option
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[args[0]]()):
         raise ConfigError([Problem("preset", name, f"is a preset of {algorithm_of(cfg)}; use purerl {algorithm_of(cfg)}")])
-    return (defaults_of(cfg) if cfg else {}) | file
+    values = defaults_of(cfg) if cfg else {}
+    file = {name: x for name, x in file.items() if name not in ("sweep", "param") or name not in given}
+    return values | file | {name: _merged(values[name], file[name]) for name in PAIRS if name in values and name in file}
+
+
+def _merged(before: Any, new: Any) -> Any:
+    """Return the names and values of `before`, overridden by those of `new`: a dict, or a tuple of pairs, as `before`."""
+    return type(before)((dict(before) | dict(new)).items())
 
 
 def defaults_of(cfg: OnPolicyConfig) -> dict[str, Any]:
@@ -222,9 +233,20 @@ def flags_of(
     return dataclasses.make_dataclass(name, groups, namespace={"__doc__": documentation})
 
 
-def values_of(flags: Any) -> dict[str, Any]:
-    """Return the values of an instance of a `flags_of` class, by flag."""
-    return {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
+def values_of(flags: Any, base: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of an instance of a `flags_of` class, by flag. A flag of names and values adds to those of `base`."""
+    values = {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
+    fields = {f.name: f for f in dataclasses.fields(OnPolicyConfig)}
+    return values | {name: _merged(_default_of(fields[name], base[name]), values[name]) for name in PAIRS if name in base}
+
+
+def refuse_swept(args: list[str], asked: Options) -> None:
+    """Raise a ConfigError if a flag sets a field that --sweep or --param sets, too."""
+    given = given_flags(args)
+    for option in ("sweep", "param"):
+        names = [text.partition("=")[0].lstrip("-").replace("-", "_").replace(".", "_") for text in getattr(asked, option, ())]
+        hint = f"has no effect, since --{option} sets the field, too; leave out one of them"
+        raise_if_any([Problem(given[name][0], given[name][1], hint) for name in names if name in given])
 
 
 def _as_flags(text: str, names: Collection[str], cls: type[OnPolicyConfig] = OnPolicyConfig) -> str:

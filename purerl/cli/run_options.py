@@ -2,10 +2,13 @@
 
 Environment:
     env: Environment id, in gymnax or in another suite (brax/ant), or package.module:Class of a custom environment.
-    env_kwargs: Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.
-    env_params: Overrides of the environment's parameters, names and values: --env-params max_steps_in_episode 200.
+    env_kwargs: Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite. The other
+      arguments of a preset or file stay.
+    env_params: Overrides of the environment's parameters, names and values: --env-params max_steps_in_episode 200. The other
+      overrides of a preset or file stay.
     randomize: Parameters of the environment that each episode samples, names and distributions: --randomize gravity 8:12 for
-      all numbers between 8 and 12, --randomize gravity normal:9.8:0.5 for a mean and a standard deviation.
+      all numbers between 8 and 12, --randomize gravity normal:9.8:0.5 for a mean and a standard deviation. The other parameters
+      of a preset or file stay.
 
 Rollout:
     total_timesteps: Environment steps over all environments, rounded up to whole updates: 500000, 5e5, 500k or 0.5M.
@@ -137,7 +140,7 @@ class Tuning(Options):
 
     Run:
         param: Values of a field to try: --param lr=1e-5:1e-2:log --param ent_coef=0:0.05 --param num_steps=32,64,128; by default
-          wide ranges of lr, ent_coef, gamma and gae_lambda, and two values of num_steps.
+          wide ranges of lr, ent_coef, gamma and gae_lambda, and two values of num_steps, of those that no flag sets.
         trials: Number of configs to try.
         num_seeds: Seeds per trial.
         directory: Directory of the study, which the same command continues; without it nothing is saved.

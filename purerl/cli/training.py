@@ -5,7 +5,7 @@ import json
 import math
 import pathlib
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -81,25 +81,29 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
     return _status(result.stopped_by)
 
 
-def run_tuning(cfg: OnPolicyConfig, asked: Tuning) -> int:
-    """Tune as the flags describe, and return the exit status."""
-    values = space.parsed(cfg, asked.param, "param") if asked.param else space.default_ranges(cfg)
+def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) -> int:
+    """Tune as the flags describe, and return the exit status. Without --param, the `given` flags keep their values."""
+    default = {path: x for path, x in space.default_ranges(cfg).items() if path not in given}
+    values = space.parsed(cfg, asked.param, "param") if asked.param else default
     options = _arguments_of(tune, asked) | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
-    console, best = LiveLine().console, np.full(1, np.nan)
+    console, best = LiveLine().console, np.full(asked.rungs, np.nan)
 
     def watch(step: Step) -> None:
-        best[:] = np.fmax.reduce([*best, *step.values])  # the largest number that is not NaN
+        best[step.rung] = np.fmax.reduce([best[step.rung], *step.values])  # the largest number that is not NaN
         made = f" ({space.in_words(step.static)})" if step.static else ""
         span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
-        line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best so far {best[0]:.1f}"
+        line = (
+            f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best in this rung {best[step.rung]:.1f}"
+        )
         console.print(f"{line}; {step.seconds:.1f} s", **PLAIN)
 
     found = tune(cfg, values, watch=watch, **options)
     if (score := found.summary) is None:  # the study was stopped
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
         return _status(found.stopped_by)
-    rows = [[str(x.number), space.in_words(x.point), f"{x.score:.1f}"] for x in found.trials[: asked.finalists]]
-    title = f"best of {len(found.trials)} trials, by the mean return over {asked.num_seeds} seeds"
+    completed = [x for x in found.trials if x.completed]
+    rows = [[str(x.number), space.in_words(x.point), f"{x.score:.1f}"] for x in completed[: asked.finalists]]
+    title = f"best completed trials of {len(found.trials)}, by the mean return over {asked.num_seeds} seeds"
     console.print(table_of(title, ("trial", "hyperparameters", "return"), rows, left=2))
     lines = [
         f"Return of the winner on {score.seeds} new seeds: {score.score}, interquartile mean and 95 % interval.",

@@ -1,10 +1,14 @@
 """The commands that train."""
 
+import numpy as np
 import pytest
 
 import purerl
 from purerl import cli
 from purerl.cli import main
+from purerl.studies.reading import Summary
+from purerl.studies.steps import Trial
+from purerl.studies.tune import Tuned
 
 
 def test_environment_errors_are_reported_without_a_traceback(capsys, monkeypatch):
@@ -29,6 +33,31 @@ def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     assert "needs --sweep" in capsys.readouterr().err
     assert cli.main(["ppo", *small, "--csv"]) == 2
     assert "csv = True: writes into the run's directory; give --directory" in capsys.readouterr().err
+
+
+def test_tuning_searches_only_fields_without_a_flag(monkeypatch):
+    searched = []
+
+    def asked(cfg, values, **_):
+        searched.append((cfg.lr, set(values)))
+        raise purerl.ConfigError([])
+
+    monkeypatch.setattr("purerl.cli.training.tune", asked)
+    assert main(["tune", "ppo", "--lr", "0.01", "--num-steps", "64"]) == 2
+    assert searched == [(0.01, {"ent_coef", "gamma", "gae_lambda"})]
+
+
+def test_table_of_tuning_leaves_out_trials_that_stopped_early(monkeypatch, capsys):
+    trial = lambda number, score, status: Trial(number, {"lr": 0.1 * (number + 1)}, 0, status, np.array([score]))
+    trials = (trial(0, 1.0, "completed"), trial(1, 9.0, "stopped"))
+    summary = Summary("lr = 0.1", 2, 1.0, 0.5, 1.5)
+    found = Tuned(purerl.PPOConfig(), {}, summary, trials, (), {}, env_steps=0, seconds=0.0, stopped_by=None)
+    monkeypatch.setattr("purerl.cli.training.tune", lambda *_, **__: found)
+    assert main(["tune", "ppo"]) == 0
+    out = capsys.readouterr().out
+    assert "best completed trials of 2" in out
+    assert "lr = 0.1" in out
+    assert "lr = 0.2" not in out
 
 
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # an episode takes fewer steps here
