@@ -123,7 +123,7 @@ class OnPolicyConfig(Config, Batches):
         ent_coef: Weight of the entropy bonus. `auto`: 0 for continuous actions, 0.01 for discrete actions.
         ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
         ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
-        target_kl: Learning stops at a minibatch whose approximate KL divergence (`approx_kl`) is above this value. inf: no stop.
+        target_kl: Learning stops at a minibatch whose `approx_kl` is above this; a `kl_adaptive` rate still adapts. inf: no stop.
         kl_stop: Length of the stop at `target_kl`: the rest of the `update`, with all its epochs, or of the `epoch` (skrl).
         kl_penalty: Penalty of `kl_coef` times KL(old policy || new policy) in the loss: `none`, `fixed` or `adaptive`. After an
           update, an adaptive `kl_coef` is multiplied by `kl_coef_raise` if the divergence is above
