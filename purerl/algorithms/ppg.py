@@ -10,9 +10,9 @@ the policy's outputs.
 
 **Where papers and implementations differ.** The value targets are those computed at collection, as in the paper. The auxiliary
 phase has its own optimizer (`aux_optimizer`). If fewer than `n_pi` updates remain at the end of a run, no auxiliary phase follows
-them. If `nonfinite="freeze"` skips an update, its place in the stored steps keeps those of the phase before, or zeros in the
-first phase. Rewards are scaled by default, as in the paper's code. The scale is the standard deviation of returns discounted with
-`gamma`; the paper's code discounts with 0.99. By default, `adam_eps` is 1e-5; in the paper's code, it is 1e-8.
+them. If `nonfinite="freeze"` skips an update, its place in the stored steps has those of the update before, or zeros before the
+first stored rollout. Rewards are scaled by default, as in the paper's code. The scale is the standard deviation of returns
+discounted with `gamma`; the paper's code discounts with 0.99. By default, `adam_eps` is 1e-5; in the paper's code, it is 1e-8.
 
 **Defaults** are the paper's for Procgen: one policy epoch and one value epoch, no gradient clipping, `vf_coef = 1` on half the
 squared error, `n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout, a learning rate of 5e-4, `gamma = 0.999`.
@@ -100,8 +100,11 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
             batch = wide.replace(steps=steps.replace(clone=clone))
             before, key, batch = reduce_before({"aux/error_before": mean_of(error_before)}, state.key, batch)
             params, opt_state_after, metrics = run_epochs(phase, state.clock, key, state.params, opt_state, batch)
-            # Momentum of a shared optimizer would move the predictor, which has no gradient here.
-            params |= {group: x for group, x in state.params.items() if group == "predictor"}
+            # A shared optimizer would move the predictor, which has no gradient here, and forget its moments.
+            is_predictor = lambda path: any(getattr(part, "key", None) == "predictor" for part in path)
+            keep = lambda path, old, new: old if is_predictor(path) else new
+            trained = (params, opt_state_after)
+            params, opt_state_after = jax.tree_util.tree_map_with_path(keep, (state.params, opt_state), trained)
             policy, error_after = in_chunks(evaluate(params), batch, width)
             after = {"aux/error_after": mean_of(error_after), "aux/kl_after": mean_of(clone.kl(policy))}
             return params, opt_state_after, metrics | before | after

@@ -179,6 +179,17 @@ def test_shared_optimizer_counts_the_steps_of_both_phases():
     assert int(state.opt_state["ppo"].count) == 10 * 2 + 2 * 8
 
 
+def test_auxiliary_phase_of_a_shared_optimizer_leaves_the_predictor_alone():
+    rnd = purerl.RNDConfig(features=4, hidden=(8,), init_steps=16)
+    until_first = {"total_timesteps": PPG.batch_size * PPG.n_pi, "aux_optimizer": "shared", "rnd": rnd}
+    found = [trained(PPG.replace(e_aux=epochs, **until_first)).state for epochs in (1, 3)]
+    leaves = [jax.tree_util.tree_leaves_with_path((state.params, state.opt_state)) for state in found]
+    predictor = lambda group: [x for path, x in group if "['predictor']" in jax.tree_util.keystr(path)]
+    assert len(predictor(leaves[0])) > len(jax.tree.leaves(found[0].params["predictor"]))  # with the optimizer's moments
+    jax.tree.map(np.testing.assert_array_equal, *map(predictor, leaves))
+    assert digest(found[0].params["policy"]) != digest(found[1].params["policy"])
+
+
 # --- all of PPO's options ---------------------------------------------------------------------------------------------
 
 
