@@ -1,12 +1,8 @@
 """Config fields shared by all algorithms. `purerl.config.fields` explains how configs work."""
 
 import dataclasses
-import itertools
 import math
 from typing import Any, ClassVar, Self
-
-import numpy as np
-from jax.core import Tracer
 
 from purerl.config.batches import Batches
 from purerl.config.curiosity import RNDConfig
@@ -27,6 +23,7 @@ from purerl.config.rules import (
     each,
     either,
     finite,
+    in_order,
     is_finite,
     one_of,
     or_auto,
@@ -97,7 +94,7 @@ class OnPolicyConfig(Config, Batches):
           `(lr - lr_final) * (1 - s / decay_steps)**lr_power + lr_final` at step s. `kl_adaptive`: starts at `lr`, and is
           divided by `lr_kl_factor` if the policy moved too far, or multiplied by this factor if the policy moved too little.
         lr_power: Exponent of the polynomial schedule; with 0 the rate is constant.
-        decay_steps: Gradient steps until the polynomial schedule reaches `lr_final`. 0 means the whole run.
+        decay_steps: Gradient steps of each phase until the polynomial schedule reaches `lr_final`. 0 means the whole run.
         desired_kl: Target of KL(old policy || new policy), in nats, for `kl_adaptive` and for an adaptive `kl_penalty`.
         lr_kl_tolerance: `kl_adaptive` lowers the rate if the KL divergence is above `desired_kl * lr_kl_tolerance`, and raises
           the rate if the divergence is below `desired_kl / lr_kl_tolerance`.
@@ -321,10 +318,10 @@ class OnPolicyConfig(Config, Batches):
         found = self.batch_problems()
         if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "a linear schedule needs a finite clip_eps"))
-        limits = [np.asarray(x) for x in (self.log_std_min, self.log_std_init, self.log_std_max) if not isinstance(x, Tracer)]
-        are_numbers = all(x.dtype.kind in "fiu" for x in limits)  # else the fields' own rules report them
-        if are_numbers and any((low > high).any() for low, high in itertools.pairwise(limits)):
+        if not in_order(self.log_std_min, self.log_std_init, self.log_std_max):
             found.append(Problem("log_std_init", self.log_std_init, "must lie between log_std_min and log_std_max"))
+        if self.lr_schedule == "kl_adaptive" and not in_order(self.lr_min, self.lr, self.lr_max):
+            found.append(Problem("lr", self.lr, "must lie between lr_min and lr_max with lr_schedule='kl_adaptive'"))
         return found
 
     def resolved(self, env: Environment) -> Self:

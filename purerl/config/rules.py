@@ -1,5 +1,6 @@
 """Rules for the valid values of a field, and conditions under which a field has an effect."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -122,6 +123,14 @@ GAUSSIAN = Need(
 def may_hold(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
     """Return True if any value of a leaf meets a condition. For a tracer, return True, so that programs handle both cases."""
     return isinstance(value, Tracer) or bool(np.any(condition(np.asarray(value))))  # NumPy, since JAX would add operations
+
+
+def in_order(*values: Any) -> bool:
+    """Return True unless numbers are in descending order as float32. Tracers, and what is no number, are ignored."""
+    known = [np.asarray(x) for x in values if not isinstance(x, Tracer)]
+    with np.errstate(over="ignore"):
+        numbers = [x.astype(np.float32) for x in known if x.dtype.kind in "fiu"]
+    return not any((low > high).any() for low, high in itertools.pairwise(numbers))
 
 
 def surely_holds(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:

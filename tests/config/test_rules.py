@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import jax
 import numpy as np
+import pytest
 
+import purerl
 from purerl.config import rules
 
 
@@ -29,6 +31,16 @@ def test_condition_has_a_text_and_a_predicate():
 
 def test_traced_value_may_hold_but_never_surely_holds():
     seen = []
-    jax.jit(lambda x: seen.extend([rules.may_hold(x, np.isfinite), rules.surely_holds(x, np.isfinite)]) or x).trace(0.0)
-    assert seen == [True, False]
+    of = lambda x: [rules.may_hold(x, np.isfinite), rules.surely_holds(x, np.isfinite), rules.in_order(9.0, x, 10.0)]
+    jax.jit(lambda x: seen.extend(of(x)) or x).trace(0.0)
+    assert seen == [True, False, True]
     assert rules.surely_holds(0.0, np.isfinite)
+
+
+def test_values_are_in_order_unless_two_numbers_descend():
+    assert rules.in_order(1e-6, np.float32(1e-6), np.float32([0.1, 0.2]), 0.2)
+    assert not rules.in_order(0.0, np.float32([0.1, 0.3]), 0.2)
+    assert rules.in_order(1.0, "x", None, 2.0)
+    for wrong in ({"lr": 0.1}, {"lr_min": 1e-2, "lr_max": 1e-3}):
+        with pytest.raises(purerl.ConfigError, match=r"lr = .*: must lie between lr_min and lr_max"):
+            purerl.make_train(purerl.PPOConfig(lr_schedule="kl_adaptive", **wrong))
