@@ -159,7 +159,7 @@ class Directory:
         Raises:
             ConfigError: `resume` is `never` and a checkpoint exists, or `resume` is `must` and no checkpoint exists.
             CheckpointMismatch: the checkpoint is of another run, or has more updates than `plan`.
-            CheckpointCorrupt: with `must`, the newest checkpoint cannot be read; with `auto`, no checkpoint can be read.
+            CheckpointCorrupt: no checkpoint can be read.
         """
         # Every process reads, not only the first: Orbax counts each process's operations, and hangs if the counts differ.
         store = self.checkpoints
@@ -171,7 +171,7 @@ class Directory:
             if resume == "must":
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from; use resume='auto'")])
             return None
-        saved = store.load(there[-1]) if resume == "must" else first_readable(there, store.load)
+        saved = first_readable(there, store.load)
         self._check(saved, plan, wanted)
         return saved
 

@@ -40,7 +40,7 @@ class FitResult(NamedTuple):
         evaluations: `update [evaluations]`, and means over episodes, `[evaluations, runs]`: `episode_return`, `episode_length`,
           `finished`, and each scalar entry that the config names in `info` or `episode_info`, such as `episode_info/success`.
         progress: the progress at the end; `progress.began` is the (updates, seconds) at which this call started or resumed.
-        stopped_by: the reason for an early end: a signal, "max_hours" or "stop_when"; None without an early end.
+        stopped_by: what asked the run to end: a signal, "max_hours" or "stop_when", even if the run is finished; or None.
         run: a `Run` of the state and the config, as returned by `load`; `run.select` selects one of several runs.
         finite: `[runs]`, True if all learnt values of a run are finite. False is possible only with `on_nonfinite="ignore"`.
 
@@ -65,7 +65,8 @@ class FitResult(NamedTuple):
             lines += [f"return over the last tenth: {_spread(over_the_last(self.metrics, 'episode_return', LAST))}"]
         if len(self.evaluations["update"]):
             lines += [f"return of the last evaluation: {_spread(self.evaluations['episode_return'][-1])}"]
-        lines += [f"stopped by {getattr(self.stopped_by, 'name', self.stopped_by)}"] if self.stopped_by else []
+        stopped = self.stopped_by and not self.progress.is_finished
+        lines += [f"stopped by {getattr(self.stopped_by, 'name', self.stopped_by)}"] if stopped else []
         return "\n".join(lines)
 
 
@@ -153,7 +154,8 @@ def fit(
         eval_env_params: overrides of the environment's parameters in evaluations.
         best_by: the evaluation column whose highest value marks the best state of each run; for an entry of `episode_info` or
           `info`, a name such as "episode_info/success". A run with evaluations must be resumed with the same column.
-        render_every: save an animation of the first run at the first and every `render_every`-th later evaluation; 0 for never.
+        render_every: save an animation of the first run at evaluations after multiples of `render_every * eval_every` updates,
+          including 0 updates; 0 for never.
         stop_when: a rule, `(Progress) -> bool`, such as `purerl.at_return(475)`. When the rule returns True, the run is saved and
           ends. The rule is called every `eval_every` updates, after the evaluation, and every `stop_every` updates, so the run
           ends after the same update however fast the machine is. In the rule's `Progress`, `evaluation` is the latest evaluation,

@@ -161,15 +161,15 @@ def load(
 
     Args:
         directory: directory that was given to `fit` or `save`.
-        updates: number of finished updates of the checkpoint to load; None loads the newest checkpoint.
-        best: load each run's state at its best evaluation.
+        updates: number of finished updates of the checkpoint to load; None loads the checkpoint with the most updates.
+        best: load each run's state at its best evaluation; not with `updates`.
         config_class: class of the run's config, if user-defined.
         **given: the environment, network and other objects of the run, as in `make_train`; checkpoints do not contain these.
 
     Raises:
         CheckpointMismatch: an object is missing or differs from the run's, or the arrays of the checkpoint do not fit.
         CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
-        ConfigError: an object is invalid, or `config_class` is not a config class.
+        ConfigError: an object is invalid, `config_class` is not a config class, or `updates` is given with `best`.
 
     Example:
         >>> run = purerl.load("runs/a")
@@ -178,6 +178,8 @@ def load(
         >>> best = purerl.load("runs/a", best=True)
     """
     home = absolute(directory)
+    if best and updates is not None:
+        raise ConfigError([Problem("updates", updates, "cannot be combined with best=True, which loads the best states so far")])
     saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
     record = saved.record
     if config_class is not None and not (isinstance(config_class, type) and issubclass(config_class, OnPolicyConfig)):
@@ -253,6 +255,9 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     if (path / FILE).exists():
         raise ConfigError([Problem("directory", str(path), "belongs to a run of purerl.fit; choose another directory")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
+        if (there := home.checkpoints.updates()) and there[-1] > int(state.clock):
+            hint = f"also has a checkpoint after {there[-1]} updates, which load and restore read by default"
+            warn(f"{path}, where the state after {int(state.clock)} updates is saved, {hint}")
         home.checkpoints.save(int(state.clock), {"state": on_host(state)}, {**home.identity, "seconds": 0.0})
 
 
@@ -264,7 +269,7 @@ def restore(directory: Any, train: Train | DataParallel, *, updates: int | None 
     Args:
         directory: directory that was given to `save` or `fit`.
         train: the result of `make_train` or `data_parallel`; with `data_parallel`, the state is placed on the mesh.
-        updates: number of finished updates of the checkpoint to read; None reads the newest checkpoint.
+        updates: number of finished updates of the checkpoint to read; None reads the checkpoint with the most updates.
 
     Raises:
         CheckpointMismatch: the checkpoint has another config or other objects, or its arrays do not fit.

@@ -11,7 +11,7 @@ from purerl.core.keys import named_key
 from purerl.runs.analysis import plots
 from tests.helpers.bare import bare_python
 from tests.helpers.probes import Varied
-from tests.helpers.tiny import digest, tiny
+from tests.helpers.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
 SIZES = {"total_timesteps": 64 * 4, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
@@ -140,3 +140,15 @@ def test_states_of_several_seeds_can_be_saved(tmp_path):
     assert (run.updates, len(run.labels)) == (train.plan.num_updates, 2)
     assert digest(run.state.params) == digest(state.params)
     assert run.select(config=0, run=1).labels == run.labels[1:]
+
+
+def test_saving_an_earlier_state_beside_a_later_one_warns(tmp_path):
+    train = purerl.make_train(CFG)
+    state = train.init(jax.random.key(0))
+    purerl.save(tmp_path, train, state)
+    purerl.save(tmp_path, train, state)
+    purerl.save(tmp_path, train, jax.jit(train.update)(state)[0])
+    with pytest.warns(UserWarning, match="also has a checkpoint after 1 updates, which load and restore read by default"):
+        purerl.save(tmp_path, train, state)
+    with pytest.raises(purerl.ConfigError, match=r"updates = 1: cannot be combined with best=True"):
+        purerl.load(tmp_path, best=True, updates=1)
