@@ -106,8 +106,8 @@ def make_train(
         optimizer: an optax transformation without a learning rate, such as `optax.scale_by_lion()`, in place of the config's
           `optimizer`. The config's learning rate scales the optimizer's steps. The optimizer receives a dict from group names to
           the parameters of each group, in their own shapes, so that `optax.multi_transform` can treat groups differently.
-        lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's, except in
-          the auxiliary phase of PPG.
+        lr_schedule: any optax schedule, `(gradient steps of the phase so far, int32) -> learning rate`, in place of the
+          config's, except in the auxiliary phase of PPG.
         reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, the rewards to learn from. `step` is the number of
           environment steps of the run before each time step, as float32. Metrics report the environment's own returns.
         intrinsic: two functions for a second reward stream, in place of random network distillation:

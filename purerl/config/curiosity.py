@@ -20,7 +20,7 @@ class RNDConfig(Config):
 
     Curiosity:
         int_coef: Weight of the intrinsic advantage.
-        ext_coef: Weight of the extrinsic advantage. 0 trains without the environment's rewards.
+        ext_coef: Weight of the extrinsic advantage. With 0, only the values learn from the environment's rewards.
         gamma_int: Discount factor of intrinsic rewards.
         predictor_fraction: Fraction of steps that train the predictor; each update chooses these steps at random.
         lr_scale: Factor of the learning rate for the predictor.

@@ -167,9 +167,8 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             warn(f"{directory}: the last evaluation was after {table['update'][-1]:,} of {record['updates']:,} updates")
         steps = table["update"] * (header.steps // header.every)
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
-    elif score == "final" and header.every > 1 and (rows := np.shape(metrics["episode_return"].count)[-1]) * LAST < 1:
-        text = f"with metrics_every={header.every}, scores are from the last {1 / rows:.0%} of training, not from a tenth"
-        warn(f"{directory}: {text}")
+    elif score == "final" and header.every > 1 and np.shape(metrics["episode_return"].count)[-1] * LAST < 1:
+        warn(f"{directory}: with metrics_every={header.every}, scores are from more than the last tenth of training")
     scores = final if score == "final" else _mean_of_curve(values, np.diff(steps, prepend=0))
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
     is_early = record["updates"] * (header.steps // header.every) < record["config"]["total_timesteps"]
