@@ -54,7 +54,7 @@ class Range:
         return min(EXACT, max(3, 1 + largest - math.floor(math.log10(wide / 100))))
 
     def __str__(self) -> str:
-        exact = lambda x: short if float(short := f"{x:g}") == x else repr(x)
+        exact = lambda x: short if float(short := f"{x:g}") == x else repr(float(x))
         return f"{exact(self.low)}:{exact(self.high)}" + (":log" if self.log else "")
 
 

@@ -121,6 +121,7 @@ def test_different_ranges_have_different_texts():
     ends = [(0.9, 0.9999999), (0.9, 1.0), (0.9999980, 0.9999984), (0.9999980, 0.9999985)]
     assert len({str(Range(*pair)) for pair in ends}) == len(ends)
     assert str(Range(1e-5, 1, log=True)) == "1e-05:1:log"
+    assert str(Range(np.float64(0.9999999), 1)) == "0.9999999:1"
 
 
 def test_narrow_ranges_keep_more_digits():
