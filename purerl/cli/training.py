@@ -112,7 +112,6 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
         f"Total: {found.env_steps:,} environment steps, {found.seconds:,.0f} s.",
         "",
         found.toml() if not asked.directory else f"{asked.directory}/best.toml:\n{found.toml()}",
-        found.preset_line(),
     ]
     console.print("\n".join(lines), **PLAIN)
     return 0

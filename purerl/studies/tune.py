@@ -99,17 +99,9 @@ class Tuned(NamedTuple):
 
     def toml(self) -> str:
         """Return the best config as TOML, for `purerl ... --config`."""
-        return as_toml(self._chosen())
-
-    def preset_line(self) -> str:
-        """Return the best config as an entry of a Python dict, from the environment id to the config."""
-        cfg = self._chosen()
-        return f'"{cfg.env}": {as_code(cfg)},'
-
-    def _chosen(self) -> OnPolicyConfig:
         if self.cfg is None:
             raise ConfigError([Problem("cfg", None, "the study was stopped before it chose a config")])
-        return self.cfg
+        return as_toml(self.cfg)
 
 
 def tune(
@@ -323,9 +315,3 @@ def as_toml(cfg: OnPolicyConfig) -> str:
         values["env_kwargs"] = dict(values["env_kwargs"])
     note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # import paths in files are refused
     return note + "".join(f"{name} = {text(x)}\n" for name, x in values.items())
-
-
-def as_code(cfg: OnPolicyConfig | RNDConfig) -> str:
-    """Return a config as Python code."""
-    code = lambda x: as_code(x) if isinstance(x, RNDConfig) else "math.inf" if x == math.inf else repr(x)
-    return f"{type(cfg).__name__}({', '.join(f'{name}={code(x)}' for name, x in _changed_values(cfg).items())})"
