@@ -61,7 +61,7 @@ RULES = {
 # Arguments that have no effect without the argument in front of them.
 ONLY_WITH = {
     "eval_every": ("eval_episodes", "eval_deterministic", "eval_max_steps", "eval_env_params", "best_by"),
-    "directory": ("save_seconds", "save_every", "keep", "keep_every", "on_save_error"),
+    "directory": ("keep", "keep_every", "on_save_error"),  # recorders are flushed at saves without a directory, too
 }
 
 

@@ -29,7 +29,7 @@ def test_invalid_options_are_refused(options, says):
         ({"eval_env_params": {"gravityy": 3.0}}, "eval_env_params = .* has no effect without eval_every"),
         ({"best_by": "nonsense"}, "best_by = 'nonsense': has no effect without eval_every"),
         ({"keep_every": 2}, "keep_every = 2: has no effect without directory"),
-        ({"save_every": 2}, "save_every = 2: has no effect without directory"),
+        ({"on_save_error": "warn"}, "on_save_error = 'warn': has no effect without directory"),
         ({"stop_when": purerl.at_return(9), "stop_every": 9}, "stop_every = 9 is more than the 1 updates"),
     ],
 )
