@@ -33,6 +33,7 @@ CHANGES = {
     "kl_coef": (5.0, {"kl_penalty": "fixed", "num_minibatches": 8}),
     "kl_stop": ("epoch", {"target_kl": 2.5e-3, "lr": 1e-2, "num_minibatches": 8, "num_epochs": 4}),
     "log_std_init": (1.0, {}),
+    "log_std_min": (0.0, {}),
     "lr": (1e-2, {}),
     "lr_final": (1e-4, POLYNOMIAL),
     "lr_kl_factor": (5.0, ADAPTIVE),
@@ -62,7 +63,7 @@ ELSEWHERE_VALUES = {
     "total_timesteps": (64, 128),
     "info": ((), ("illegal",)),
 }
-ENVS = {"critic_obs": "rich", "action_distribution": "box", "log_std_init": "box"}
+ENVS = {"critic_obs": "rich", "action_distribution": "box", "log_std_init": "box", "log_std_min": "box"}
 MADE = {"plain": Varied, "box": acting(Varied, "box"), "rich": Rich}
 
 

@@ -147,7 +147,8 @@ def test_compare_aggregates_over_tasks_and_writes_every_format(two_tasks, tmp_pa
     np.testing.assert_allclose(found.aggregate("quick")[0], trim_mean(np.concatenate(normal), 0.25), rtol=1e-6)
     evaluated = purerl.compare(folders, episodes="evaluation", score="auc")
     table = [json.loads(line) for line in (two_tasks / "slow/CartPole-v1/evaluations.jsonl").read_text().splitlines()]
-    means = np.mean([row["episode_return"] for row in table], axis=0)
+    weights = np.diff([row["update"] for row in table], prepend=0)  # the curve before each evaluation
+    means = np.average([row["episode_return"] for row in table], axis=0, weights=weights)
     np.testing.assert_allclose(evaluated.scores("slow", "CartPole-v1"), means, rtol=1e-6)
     assert "4 evaluation episodes, the most likely actions" in evaluated.protocol
     assert "CartPole-v1 256 steps" in evaluated.protocol
