@@ -30,6 +30,7 @@ def test_seed_without_episodes_is_left_out_of_the_plot():
 @pytest.mark.long
 @pytest.mark.each_landing("10")
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*scores are from more than the last tenth:UserWarning")
 @pytest.mark.parametrize("every", [3, 10])
 def test_incomplete_last_rows_are_read(tmp_path, every):
     cfg = SMALL.replace(total_timesteps=7 * 64, metrics_every=every)
