@@ -43,8 +43,7 @@ def _pairs(read: Callable[[str], Any]) -> Any:
 
 # Types of flags that differ from the types of their fields: in a shell, for example, pairs are a sequence of words.
 PAIRS = {"env_kwargs": _pairs(str), "env_params": _pairs(float), "randomize": _pairs(str)}
-FLAG_TYPES = dict(PAIRS)
-FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # the flag is repeated for each field
+FLAG_TYPES = PAIRS | dict.fromkeys(("sweep", "param"), tyro.conf.UseAppendAction[tuple[str, ...]])  # repeated for each field
 
 
 def _steps(words: list[str]) -> int | float:

@@ -126,7 +126,7 @@ def may_hold(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
 
 
 def in_order(*values: Any) -> bool:
-    """Return True unless numbers are in descending order as float32. Tracers, and what is no number, are ignored."""
+    """Return True unless a number is below the number before it, as float32. Tracers and other values are ignored."""
     known = [np.asarray(x) for x in values if not isinstance(x, Tracer)]
     with np.errstate(over="ignore"):
         numbers = [x.astype(np.float32) for x in known if x.dtype.kind in "fiu"]

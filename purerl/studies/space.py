@@ -63,7 +63,7 @@ TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  #
 PARAMETERS = ("env_params", "env_kwargs")  # fields whose entries are swept one by one
 FLOATS = ("env_params", "randomize")  # fields whose entries are floats
 Values = Range | tuple  # values to try for a field
-TWICE = "is given twice; list all of its values"
+TWICE = "is given twice; give all of its values at once"
 
 
 def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
@@ -80,7 +80,7 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
         try:
             path = _path(cfg, name)
             if path in values:
-                found.append(Problem(flag, text, f"{path} {TWICE} by commas"))
+                found.append(Problem(flag, text, f"{path} {TWICE}"))
             values[path] = _range_of(text, given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
         except ConfigError as error:
             found += error.problems
@@ -104,7 +104,7 @@ def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
             found += error.problems
             continue
         if path in right:
-            found.append(Problem(flag, name, f"{path} {TWICE} in one list"))
+            found.append(Problem(flag, name, f"{path} {TWICE}"))
         if isinstance(given, Range):
             right[path], hint = given, _range_hint(cfg, path, given)
             ends = (given.low, given.high) if hint or not is_int_field(cfg, path) else (int(given.low), int(given.high))
