@@ -49,7 +49,8 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
 
     If n0 old and n new observations have the variances v0 and v, and means that differ by d, the merged mean is
     `mean + d n / (n0 + n)`, and the merged variance is `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`. The variance of a batch
-    is computed from deviations from the batch mean. Far from 0 this is accurate, while `E[x^2] - E[x]^2` is not.
+    is computed from deviations from the batch mean. Far from 0 this is accurate, while `E[x^2] - E[x]^2` is not. The larger part of
+    the sum is moved towards the smaller one, so that roundings cancel over any number of merges.
 
     Args:
         moments: the moments so far.
@@ -70,9 +71,14 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
     old, difference = 1 - new, batch_mean - moments.mean
     return Moments(
         mean=moments.mean + difference * new,
-        variance=moments.variance * old + batch_variance * new + jnp.square(difference) * old * new,
+        variance=_between(moments.variance, batch_variance + jnp.square(difference) * old, new),
         count=moments.count + n,
     )
+
+
+def _between(a: jax.Array, b: jax.Array, share: jax.Array) -> jax.Array:
+    """Return `(1 - share) a + share b`, with an error that is small beside the result: 1 - share itself is rounded."""
+    return jnp.where(share > 0.5, b + (1 - share) * (a - b), a + share * (b - a))
 
 
 def standardized(moments: Moments, x: jax.Array, clip: Scalar) -> jax.Array:

@@ -133,6 +133,14 @@ def test_moments_are_accurate_far_from_zero():
     assert abs(float(standardized(moments, far, jnp.float32(10)).mean())) < 0.2
 
 
+def test_variance_does_not_drift_over_many_merges():
+    """The shares of old and new data must add up to 1 exactly: after many observations, the new share is near the rounding."""
+    batch = jnp.sqrt(jnp.float32(1.9)) * jnp.array([[1.0], [-1.0]])
+    start = initial_moments(()).replace(variance=jnp.float32(1.9), count=clock_at(2 * 10**7))
+    moments = jax.jit(lambda start: jax.lax.fori_loop(0, 100_000, lambda _, moments: merge(moments, batch), start))(start)
+    np.testing.assert_allclose(moments.variance, 1.9, rtol=1e-5)
+
+
 def test_standardising_a_constant_observation_stays_finite():
     moments = merge(initial_moments((2,)), jnp.full((8, 4, 2), 7.0))
     z = standardized(moments, jnp.full((1, 1, 2), 7.0), jnp.float32(10))

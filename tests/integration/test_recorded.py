@@ -17,11 +17,11 @@ def test_parameters_match_the_record(name):
     found = params(name)
     # Numbers are compared before hashes, so that a failure says how far apart the two are.
     np.testing.assert_allclose(found, numbers[name], rtol=TOLERANCE, atol=TOLERANCE)
-    if here := hashes.get(circumstances()):
-        assert digest(found) == here[name]
+    if here := hashes.get(circumstances(), {}).get(name):
+        assert digest(found) == here
 
 
 def test_every_config_is_recorded():
     hashes, numbers = recorded()
     assert set(numbers) == set(CASES)
-    assert all(set(names) == set(CASES) for names in hashes.values())
+    assert all(set(names) <= set(CASES) for names in hashes.values())
