@@ -42,11 +42,11 @@ class Mean(struct.PyTreeNode):
 
 
 class Max(struct.PyTreeNode):
-    """A quantity that is combined by its maximum, such as the largest reward."""
+    """A quantity that is combined by its maximum, such as the largest reward. NaN does not count beside a number."""
 
     value: jax.Array
-    add = staticmethod(jnp.maximum)
-    start = -np.inf
+    add = staticmethod(jnp.fmax)
+    start = np.nan
 
     def read(self) -> np.ndarray:
         return np.asarray(self.value)
@@ -84,7 +84,7 @@ def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dic
 
 def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
     """Combine metrics along the last axis on the host, `[..., rows] -> [...]`, in order, so that chunks round like one call."""
-    ufunc = {jnp.add: np.add, jnp.maximum: np.maximum}
+    ufunc = {jnp.add: np.add, jnp.fmax: np.fmax}
     add = lambda metric: lambda x: ufunc[metric.add].accumulate(x, axis=-1)[..., -1]
     return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
 

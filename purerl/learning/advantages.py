@@ -33,6 +33,8 @@ from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Scalar, Transition
 from purerl.learning.custom import checked_advantage
 
+ROUNDING = 1e-12  # a variance of at most this share of the squared mean is taken for rounding
+
 
 def gae(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
     """Compute generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
@@ -184,12 +186,15 @@ def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[
 def standardize(advantage: jax.Array, axis: tuple[int, ...] | None = None) -> jax.Array:
     """Return advantages with mean 0 and population standard deviation 1, over all devices: `(A - mean) / (std + 1e-8)`.
 
+    Advantages that are all equal up to rounding become 0.
+
     Args:
         advantage: `[...]`.
         axis: the axes that share a mean and a standard deviation; None for all axes.
     """
     mean, variance = (x if axis is None else jnp.expand_dims(x, axis) for x in moments(advantage, axis))
-    return (advantage - mean) / (jnp.sqrt(variance) + 1e-8)
+    are_equal = variance <= ROUNDING * jnp.square(mean)  # False for NaN, which remains visible
+    return jnp.where(are_equal, jnp.float32(0), (advantage - mean) / (jnp.sqrt(variance) + 1e-8))
 
 
 def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
@@ -231,7 +236,7 @@ def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
     1 is perfect; 0 is no better than predicting the mean target. If all targets are equal up to rounding, the count is 0.
     """
     (center, variance), (_, left) = moments(target), moments(target - value)
-    varies = variance > 1e-12 * jnp.square(center)
+    varies = variance > ROUNDING * jnp.square(center)
     share = 1 - left / jnp.where(varies, variance, jnp.ones_like(variance))
     return mean_where(share, varies)
 

@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 from purerl.config.base import OnPolicyConfig
+from purerl.core.dependence import inputs_read
 from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_any, warn
 from purerl.core.metrics import Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
@@ -56,7 +57,10 @@ SIGNATURE = "policy_loss(outputs, old, advantage, cfg) -> loss of each step [L, 
 
 
 def checked_loss(function: Callable) -> Callable:
-    """Wrap a custom `policy_loss`; the wrapper raises unless the loss has one number for each step, `[L, N]`."""
+    """Wrap a custom `policy_loss`; the wrapper raises unless the loss has one number for each step, `[L, N]`.
+
+    It warns if the loss does not depend on the outputs of the trained policy, for example because it reads only `old`.
+    """
 
     @functools.wraps(function)
     def loss(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
@@ -65,6 +69,9 @@ def checked_loss(function: Callable) -> Callable:
         if getattr(found, "shape", None) != advantage.shape:
             hint = f"must return losses of shape {list(advantage.shape)}, one per step: {SIGNATURE}"
             raise ConfigError([Problem("policy_loss", describe(found), hint)])
+        if not any(inputs_read(lambda new: function(new, old, advantage, cfg), outputs)):
+            hint = f"does not depend on `outputs`, so that the policy does not learn from it: {SIGNATURE}"
+            warn(str(Problem("policy_loss", ..., hint)))
         return found.astype(jnp.float32)
 
     return loss

@@ -1,9 +1,10 @@
 """Summaries of metrics whose means may count nothing."""
 
+import jax.numpy as jnp
 import numpy as np
 
 import purerl
-from purerl.core.metrics import Mean, Sum, over_the_last
+from purerl.core.metrics import Max, Mean, Sum, accumulate, add_up, over_the_last
 
 
 def test_summarize_carries_the_newest_mean_forward_if_asked():
@@ -23,6 +24,14 @@ def test_diverged_runs_keep_their_nan():
 
 def test_summarize_accepts_metrics_of_one_update():
     assert np.isnan(purerl.summarize({"loss": Mean(np.float32(0), np.int32(0))}, fill=True)["loss"])
+
+
+def test_maximum_ignores_nan_beside_numbers():
+    values = jnp.array([np.nan, 2.0, 1.0, np.nan, np.nan])
+    update = lambda i: (i + 1, {"reward_max": Max(values[i])})
+    assert accumulate(update, jnp.int32(0), 4)[1]["reward_max"].read() == 2
+    assert np.isnan(accumulate(update, jnp.int32(3), 2)[1]["reward_max"].read())
+    assert add_up({"x": Max(np.asarray(values))})["x"].read() == 2
 
 
 def rows_of(totals, counts, steps):

@@ -180,6 +180,15 @@ def test_gae_stays_precise_over_a_long_horizon():
     assert got.dtype == jnp.float32
 
 
+def test_equal_advantages_become_zero():
+    """The rounding of their mean is not a difference: without the rule, advantages of 0.1 would all become 1."""
+    equal = jnp.full((37, 3), 0.1, jnp.float32)
+    np.testing.assert_array_equal(standardize(equal), 0)
+    np.testing.assert_array_equal(standardize(equal, axis=(0,)), 0)
+    np.testing.assert_allclose(jnp.abs(standardize(equal.at[::2].add(1e-5))).mean(), 1, rtol=0.05)
+    assert jnp.isnan(standardize(equal.at[0, 0].set(jnp.nan))).all()
+
+
 # --- streams and transforms -------------------------------------------------------------------------------------------
 
 

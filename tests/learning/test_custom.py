@@ -112,6 +112,11 @@ def test_custom_policy_loss_learns():
     assert reached(policy_loss=drift_loss) > 0.99
 
 
+def test_policy_loss_that_reads_only_the_old_policy_warns():
+    with pytest.warns(UserWarning, match="policy_loss.* does not depend on `outputs`"):
+        purerl.make_train(CFG, env=Corridor(), policy_loss=lambda new, old, advantage, cfg: -advantage * old.log_prob)
+
+
 def test_custom_network_learns():
     assert reached(network=bilinear(2, 32)) > 0.99
     params = purerl.make_train(CFG, env=Corridor(), network=bilinear(2, 32)).init(KEY).params
@@ -154,7 +159,7 @@ def test_low_precision_results_of_user_code_become_float32():
     }
     train = purerl.make_train(CFG, env=probes.Varied(), advantage=advantage, measure=measure, **objects)
     jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
-    loss = checked_loss(lambda outputs, old, advantage, cfg: half(advantage))
+    loss = checked_loss(lambda outputs, old, advantage, cfg: half(outputs * advantage))
     seen["loss"] = jax.eval_shape(loss, *(jax.ShapeDtypeStruct((2, 3), jnp.float32),) * 3, CFG).dtype
     doubles = simulator.simulator._replace(action_space=purerl.Box(np.full(2, -1.0), np.full(2, 1.0)))
     seen["bounds"] = purerl.make_train(CFG, env=doubles).env.action_space.high.dtype
