@@ -49,8 +49,8 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
 
     If n0 old and n new observations have the variances v0 and v, and means that differ by d, the merged mean is
     `mean + d n / (n0 + n)`, and the merged variance is `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`. The variance of a batch
-    is computed from deviations from the batch mean. Far from 0 this is accurate, while `E[x^2] - E[x]^2` is not. The larger part of
-    the sum is moved towards the smaller one, so that roundings cancel over any number of merges.
+    is computed from deviations from the batch mean. Far from 0 this is accurate, while `E[x^2] - E[x]^2` is not. Over
+    many merges, roundings cancel.
 
     Args:
         moments: the moments so far.
