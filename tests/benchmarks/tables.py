@@ -239,6 +239,19 @@ def suites_table(rows):
     return "\n".join(lines)
 
 
+def environments_table(rows):
+    """Count the checked environments of each suite, and list the problems that were found."""
+    lines = ["| suite | environments checked | without problems | last checked | others |", "|---|--:|--:|---|---|"]
+    for suite in sorted({row["suite"] for row in rows.values()}):
+        own = {name.partition("/")[2]: row for name, row in rows.items() if row["suite"] == suite}
+        wrong = {name: row["problems"][0] for name, row in own.items() if row["problems"]}
+        texts = {text: [name for name, found in wrong.items() if found == text] for text in wrong.values()}
+        others = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+        date = max(row["passed"] for row in own.values())
+        lines.append(f"| {suite} | {len(own)} | {len(own) - len(wrong)} | {date} | {others} |")
+    return "\n".join(lines)
+
+
 def sweeps_table(rows):
     """Compare 96 runs as one compiled program with the same runs one after the other."""
     row = rows["speed"]
@@ -453,6 +466,7 @@ TABLES = {
     "costs": costs_table,
     "faults": faults_table,
     "long": long_table,
+    "environments": environments_table,
     "suites": suites_table,
     "sweeps": sweeps_table,
     "host scores": host_scores_table,
