@@ -20,6 +20,7 @@ from purerl.core.spaces import is_index
 from purerl.core.types import PyTree, Scalar, Transition
 
 EPSILON = 1e-8  # added to variances
+SMALLEST_SHARE = np.float32(2**-18)  # of a batch in the moments
 LARGEST = 1e15  # bound of the numbers in a batch: the sum of 2**28 squares is finite in float32
 
 
@@ -49,8 +50,10 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
 
     If n0 old and n new observations have the variances v0 and v, and means that differ by d, the merged mean is
     `mean + d n / (n0 + n)`, and the merged variance is `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`. The variance of a batch
-    is computed from deviations from the batch mean. Far from 0 this is accurate, while `E[x^2] - E[x]^2` is not. Over
-    many merges, roundings cancel.
+    is computed from deviations from the batch mean. Far from 0 this is accurate, while `E[x^2] - E[x]^2` is not.
+
+    A batch counts at least 2^-18 of all data, since smaller shares are lost in rounding. After 262,144 merges of equal size,
+    the moments therefore forget older batches exponentially.
 
     Args:
         moments: the moments so far.
@@ -67,7 +70,7 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
     batch_mean = reductions.pmean(x.mean((0, 1)))
     batch_variance = reductions.pmean(jnp.square(x - batch_mean[None, None]).mean((0, 1))) * np.float32(n / (n - ddof))
     before = moments.count.as_float() + np.float32(prior)
-    new = np.float32(n) / (before + np.float32(n))
+    new = jnp.maximum(np.float32(n) / (before + np.float32(n)), SMALLEST_SHARE)
     old, difference = 1 - new, batch_mean - moments.mean
     return Moments(
         mean=moments.mean + difference * new,

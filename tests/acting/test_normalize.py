@@ -133,12 +133,24 @@ def test_moments_are_accurate_far_from_zero():
     assert abs(float(standardized(moments, far, jnp.float32(10)).mean())) < 0.2
 
 
-def test_variance_does_not_drift_over_many_merges():
-    """The shares of old and new data must add up to 1 exactly: after many observations, the new share is near the rounding."""
-    batch = jnp.sqrt(jnp.float32(1.9)) * jnp.array([[1.0], [-1.0]])
-    start = initial_moments(()).replace(variance=jnp.float32(1.9), count=clock_at(2 * 10**7))
-    moments = jax.jit(lambda start: jax.lax.fori_loop(0, 100_000, lambda _, moments: merge(moments, batch), start))(start)
-    np.testing.assert_allclose(moments.variance, 1.9, rtol=1e-5)
+@pytest.mark.parametrize(
+    ("variances", "updates"), [([1.9], 10**5), pytest.param([9.1, *[0.1] * 9], 10**6, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("merged", [10**7, 4 * 10**7])
+def test_variance_does_not_drift_over_many_merges(variances, updates, merged):
+    """After many merges, the share of new data is near the rounding of float32. All batches together have one variance."""
+    sizes = jnp.sqrt(jnp.array(variances, jnp.float32))
+    batch = lambda i: sizes[i % len(variances)] * jnp.array([[1.0], [-1.0]])
+    start = initial_moments(()).replace(variance=jnp.float32(np.mean(variances)), count=clock_at(2 * merged))
+    step = lambda i, moments: merge(moments, batch(i))
+    moments = jax.jit(lambda start: jax.lax.fori_loop(0, updates, step, start))(start)
+    np.testing.assert_allclose(moments.variance, np.mean(variances), rtol=0.01)
+
+
+def test_mean_follows_the_data_after_many_merges():
+    start = initial_moments(()).replace(mean=jnp.float32(5), count=clock_at(2 * 10**7))
+    moments = jax.lax.fori_loop(0, 10**5, lambda _, moments: merge(moments, 6 + jnp.array([[1.0], [-1.0]])), start)
+    np.testing.assert_allclose(moments.mean, 6 - np.exp(-(10**5) / 2**18), rtol=0.01)
 
 
 def test_standardising_a_constant_observation_stays_finite():
