@@ -34,7 +34,7 @@ class Stopping:
     def __init__(self, rule: Rule | None, every: tuple[int, ...], row: np.dtype, saved: Checkpoint | None = None):
         self._rule, self._every, self._row = rule, tuple(n for n in every if n) if rule else (), row
         arrays, record = (saved.arrays, saved.record) if saved is not None else ({}, {})
-        self._asked = _restore(arrays, nothing(row))
+        self._asked = _restore(arrays, _nothing(row))
         self.was_stopped = rule is not None and record.get("stopped_by") == STOPPED
 
     @property
@@ -57,8 +57,13 @@ class Stopping:
             return False
         if self._rule(progress._replace(metrics=self._asked)):
             return True
-        self._asked = nothing(self._row)
+        self._asked = _nothing(self._row)
         return False
+
+
+def _nothing(row: np.dtype) -> Rows:
+    """Return one row that counts nothing, in 64 bits, since more than 2^31 steps may lie between two calls of the rule."""
+    return jax.tree.map(lambda x: x.astype(np.float64 if x.dtype.kind == "f" else np.int64), nothing(row))
 
 
 def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
@@ -66,7 +71,7 @@ def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
 
     def leaf(path: Any, x: np.ndarray) -> np.ndarray:
         saved = arrays.get(jax.tree_util.keystr(path), x)
-        return saved if (saved.shape, saved.dtype) == (x.shape, x.dtype) else x
+        return saved.astype(x.dtype) if saved.shape == x.shape and np.can_cast(saved.dtype, x.dtype) else x
 
     return jax.tree_util.tree_map_with_path(leaf, {"asked": row})["asked"]
 

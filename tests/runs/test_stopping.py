@@ -1,11 +1,16 @@
 """Runs that a rule ends early, after the same update for all chunk lengths and points of resuming."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 
 import purerl
 from purerl.cli import main
+from purerl.core.metrics import Mean, Sum
+from purerl.runs.logging.progress import Progress
+from purerl.runs.stopping import Stopping
 from purerl.studies.reading import listed
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG, digest
@@ -107,6 +112,20 @@ def test_invalid_stop_rules_are_refused(options, field):
 
 
 @pytest.mark.slow
+def test_rules_see_more_than_two_billion_steps_between_two_calls():
+    """2^31 steps are five minutes of a GPU. The row of a checkpoint of before, in 32 bits, is continued."""
+    row = np.dtype([("steps/Sum/total", "<i4"), ("reward/Mean/total", "<f4"), ("reward/Mean/count", "<i4")])
+    steps = np.full(1000, 65_536, np.int32)
+    chunk = {"steps": Sum(steps), "reward": Mean(steps.astype(np.float32), steps)}
+    seen, saved = [], SimpleNamespace(arrays={"['asked']['steps'].total": np.full(1, 7, np.int32)}, record={})
+    stopping = Stopping(lambda progress: seen.append(purerl.summarize(progress.metrics)), (0, 40_000), row, saved)
+    for _ in range(40):
+        stopping.append(chunk)
+    stopping.is_over(Progress(None, ("seed 0",), 40_000, 1.0, {}))
+    assert seen[0]["steps"].item() == 40 * 1000 * 65_536 + 7
+    assert seen[0]["reward"].item() == 1
+
+
 def test_failing_stop_rule_ends_the_run_with_its_error():
     def rule(progress):
         raise ValueError("no such metric")
