@@ -8,7 +8,7 @@ from jax.core import Tracer
 from purerl.acting.policy import Policy
 from purerl.core.auto_reset import has_slow_resets
 from purerl.core.environment import Environment
-from purerl.core.finite import any_of
+from purerl.core.finite import any_of, is_finite
 from purerl.core.keys import named_key, split_keys
 
 
@@ -87,7 +87,7 @@ def evaluate(
         after = env.step.advance(keys[0], env_state, action) if has_slow_resets(env.step) else env.step(keys, env_state, action)
         done, whole = after.terminated | after.truncated, ~any_of(after.nonfinite) if after.nonfinite else True
         add = lambda total, x: total + jnp.where(running, x, jnp.float32(0))
-        known = lambda x: jnp.where(jnp.isfinite(x), x, jnp.float32(0)) if after.nonfinite else x
+        known = lambda x: jnp.where(is_finite(x), x, jnp.float32(0)) if after.nonfinite else x
         newer = lambda name, x: jax.vmap(jnp.where)(running, after.info[name], x)
         episodes = Episodes(
             returns=add(episodes.returns, after.reward),

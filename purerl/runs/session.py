@@ -213,7 +213,7 @@ class Session:
         self.evaluations.add(self.updates, columns)
         scores = columns[self.options.best_by].astype(np.float64)
         self._try(self.evaluations.flush)
-        self._try(self.best.update, self.updates, np.where(self.finite & ~np.isnan(scores), scores, -np.inf), whole)
+        self._try(self.best.update, self.updates, np.where(self.finite & np.isfinite(scores), scores, -np.inf), whole)
         every = self.options.render_every * self.options.eval_every
         if every and self.updates % every == 0 and (drawing := self.home.file(f"renders/{self.updates}.gif")):
             self._try(self._render, whole, drawing)

@@ -13,7 +13,9 @@ import numpy as np
 from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
 from purerl.core.errors import ConfigError, Problem, warn
+from purerl.core.finite import is_finite
 from purerl.core.keys import clock_at, named_key
+from purerl.core.metrics import mean_where
 from purerl.core.plan import needed_bytes
 from purerl.core.reductions import on_axis, pall
 from purerl.core.types import TrainState
@@ -141,6 +143,7 @@ class Trainer(Batch):
         """Return a function from a state to means over `num_episodes` episodes, each `[runs]`.
 
         The means are those of returns, lengths, finished episodes and each scalar entry of `info/...` and `episode_info/...`.
+        With `nonfinite="reset"`, numbers that are not finite are left out.
         The function uses its own random key, so that evaluation does not affect training. The function is traced here, and
         compiled at its first call.
 
@@ -150,7 +153,8 @@ class Trainer(Batch):
 
         def evaluate(train, state):
             key = named_key(state.key, "evaluation", state.clock)
-            episodes, mean = train.evaluate(state, key, num_episodes, **options), on_axis(reductions.mean, train.axis)
+            average = _mean_of_finite if train.cfg.nonfinite == "reset" else reductions.mean
+            episodes, mean = train.evaluate(state, key, num_episodes, **options), on_axis(average, train.axis)
             columns = {"episode_return": episodes.returns, "episode_length": episodes.lengths, "finished": episodes.finished}
             return {name: mean(x.astype(jnp.float32)) for name, x in (columns | episodes.named_info()).items()}
 
@@ -178,6 +182,12 @@ class Trainer(Batch):
         state, buffer = jax.lax.fori_loop(0, length, body, (state, buffer))
         finite = jnp.stack(finite_leaves({name: getattr(state, name) for name in LEARNT})).all()
         return state, buffer, on_axis(pall, train.axis)(finite)
+
+
+def _mean_of_finite(x: jax.Array) -> jax.Array:
+    """Return the mean of all finite entries of `x` over all devices; NaN if there are none."""
+    mean = mean_where(x, is_finite(x))
+    return mean.total / mean.count
 
 
 def _tickets(state: TrainState) -> list[Ticket]:

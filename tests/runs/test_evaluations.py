@@ -5,6 +5,7 @@ import json
 import shutil
 
 import jax
+import jax.numpy as jnp
 import matplotlib.image
 import numpy as np
 import PIL.Image
@@ -79,6 +80,32 @@ def test_best_by_selects_the_metric_of_the_best_state(tmp_path):
     assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(best)
     with pytest.raises(purerl.ConfigError, match="best_by = 'success': must be one of episode_length, episode_return"):
         fitted(eval_every=1, best_by="success")
+
+
+class Unmeasured:
+    """A time, a reward for the second action, and a score that is infinite at the end of every fifth episode."""
+
+    action_space = purerl.Discrete(2)
+
+    def reset(self, key):
+        return (jnp.int32(0), jax.random.randint(key, (), 0, 5) == 0), jnp.zeros(1)
+
+    def step(self, key, state, action):
+        time, is_lost = state
+        score = jnp.where(is_lost, jnp.inf, 1.0 * action)
+        return (time + 1, is_lost), jnp.zeros(1), 1.0 * action, time == 3, False, {"score": score}
+
+
+@pytest.mark.filterwarnings("ignore:.*score is not finite")
+def test_evaluations_leave_out_scores_that_are_not_finite(tmp_path):
+    cfg = CFG.replace(nonfinite="reset", episode_info=("score",))
+    options = {"eval_every": 1, "eval_episodes": 32, "best_by": "episode_info/score", "directory": tmp_path}
+    evaluations = purerl.fit(cfg, env=purerl.wrap_env(Unmeasured(), max_steps=10), **options).evaluations
+    scores = evaluations["episode_info/score"]
+    assert np.isfinite(scores).all()
+    assert 0 < scores.min() <= scores.max() <= 1
+    best = evaluations["update"][np.argmax(scores, axis=0)]
+    assert purerl.load(tmp_path, best=True, env=purerl.wrap_env(Unmeasured(), max_steps=10)).finished == tuple(best)
 
 
 def test_runs_without_a_score_have_no_best_state(tmp_path, monkeypatch):
