@@ -92,7 +92,7 @@ def num_bytes(tree: PyTree) -> int:
 def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:
     """Report a rollout whose observations alone, spread over `devices` devices, exceed their memory. Nothing is allocated."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
-    needed, there = 2 * each * cfg.batch_size // devices, _memory()  # observations to act on, and observations before resets
+    needed, there = each * cfg.batch_size // devices, _memory()  # at least: some rollouts also store observations before resets
     if needed <= there:
         return []
     hint = f"{cfg.num_steps} steps of observations need {needed / 1e9:,.0f} GB, but a device has {there / 1e9:,.0f} GB; use fewer"

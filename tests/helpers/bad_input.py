@@ -198,7 +198,7 @@ REFUSED = {
     ),
     ("lr", "array"): (config(lr=np.array([1e-3, 1e-4, 1e-5])), ["lr = ", "must be a single number", "jax.vmap"]),
     ("lr", "sweep"): (lambda: purerl.validate(purerl.PPOConfig(lr=RATES)), ["lr = ", "invalid: -1.0, nan"]),
-    ("num_envs", "memory"): (config(env="Breakout-MinAtar", num_envs=10**7), ["num_envs = 10000000", "need 4,096 GB"]),
+    ("num_envs", "memory"): (config(env="Breakout-MinAtar", num_envs=10**7), ["num_envs = 10000000", "need 2,048 GB"]),
     ("num_envs", "count"): (config(num_envs=10**9), ["num_envs = 1000000000", "fewer than 2**31"]),
 }
 
