@@ -462,7 +462,7 @@ def visits(reduced):
 def test_state_not_reduced_over_devices_is_not_saved(tmp_path):
     cfg = SHORT.replace(num_epochs=1, num_minibatches=1, total_timesteps=256, normalize_obs=False)
     options = {"env": Varied(), "devices_per_run": 2, "chunk_seconds": 1e-6}
-    with pytest.raises(ConfigError, match=r"state\.extra\['intrinsic'\] .*axis_name = 'data'"):
+    with pytest.raises(ConfigError, match=r"state\.extra\['intrinsic'\]: .*axis_name = 'data'"):
         purerl.fit(cfg, directory=tmp_path / "apart", intrinsic=visits(False), **options)
     assert saved_updates(tmp_path / "apart" / "checkpoints") == []
     purerl.fit(cfg, directory=tmp_path / "equal", intrinsic=visits(True), **options)
