@@ -194,7 +194,7 @@ def standardize(advantage: jax.Array, axis: tuple[int, ...] | None = None) -> ja
     """
     mean, variance = (x if axis is None else jnp.expand_dims(x, axis) for x in moments(advantage, axis))
     are_equal = variance <= ROUNDING * jnp.square(mean)  # False for NaN, which remains visible
-    return jnp.where(are_equal, jnp.float32(0), (advantage - mean) / (jnp.sqrt(variance) + 1e-8))
+    return (advantage - mean) / jnp.where(are_equal, jnp.float32(jnp.inf), jnp.sqrt(variance) + 1e-8)
 
 
 def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
