@@ -147,10 +147,12 @@ class Config:
 
     def __post_init__(self) -> None:
         # Convert static NumPy scalars, which overflow and which JSON cannot store. Of the leaves, convert only "auto", since JAX
-        # rebuilds configs around tracers.
+        # rebuilds configs around tracers. Copy dicts, which the user may change later.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.metadata.get("static") and isinstance(value, np.generic):
+            if type(value) is dict:
+                object.__setattr__(self, field.name, dict(value))
+            elif field.metadata.get("static") and isinstance(value, np.generic):
                 object.__setattr__(self, field.name, value.item())
             elif not field.metadata.get("static") and field.metadata["rule"].auto and isinstance(value, str) and value == "auto":
                 object.__setattr__(self, field.name, AUTO)

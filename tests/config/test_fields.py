@@ -24,6 +24,15 @@ def test_float_fields_are_leaves_and_other_fields_are_static():
     assert jax.tree.structure(cfg) != jax.tree.structure(cfg.replace(num_envs=8))
 
 
+def test_configs_keep_their_parameters_when_a_dict_changes():
+    given = {"gravity": 5.0}
+    first = PPOConfig(env_params=given)
+    second = first.replace(lr=1e-3)
+    given["gravity"] = 6.0
+    assert first.env_params == second.env_params == {"gravity": 5.0}
+    assert first.env_params is not second.env_params
+
+
 def test_configs_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PPOConfig().lr = 1.0
