@@ -76,6 +76,7 @@ class Train:
         # Initial states of custom parts may be weakly typed, updated states not.
         init = lambda key: strong(algorithm.init(key), "state")
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
+        update = lambda state, update=update: update(_checked(state))
         # `inline=True` lets shape queries and all compiled programs share one trace of each of these two functions.
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
@@ -109,14 +110,14 @@ class Train:
         """Return the policy of a single run's state, ready to act.
 
         Raises:
-            ConfigError: the state has an axis of runs.
+            ConfigError: `state` is not a state, or has an axis of runs.
         """
-        if state.key.ndim:
+        if _checked(state).key.ndim:
             hint = "select a single run (Run.select), or use jax.vmap(train.evaluate, in_axes=(train.seed_axes, 0))"
             raise ConfigError([Problem("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")])
         network = with_statistics(self.trained, self.network, state)
         network = network._replace(apply=self._traced(network.apply))
-        return Policy(network, state.params, self.env.action_space, state.statistics)
+        return Policy(network, state.params, self.env.action_space, self.env.observation_space, state.statistics)
 
     def evaluate(
         self,
@@ -280,3 +281,11 @@ def checked_axis(name: str | None, size: int | None) -> Axis | None:
     if not is_count(size):
         raise ConfigError([Problem("axis_size", size, "must be the number of devices on the axis, an int of at least 1")])
     return Axis(name, size)
+
+
+def _checked(state: Any) -> TrainState:
+    """Return a state; raise a ConfigError for objects of other types."""
+    if not isinstance(state, TrainState):
+        hint = "must be a TrainState, such as the attribute `state` of a result or a run"
+        raise ConfigError([Problem("state", type(state).__name__, hint)])
+    return state

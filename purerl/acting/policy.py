@@ -4,9 +4,12 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purerl.acting.rollout import one_step
-from purerl.core.spaces import Space
+from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.keys import typed_key
+from purerl.core.spaces import Space, entries_of
 from purerl.core.types import Network, Outputs, PyTree
 
 
@@ -17,13 +20,14 @@ class Policy:
     Attributes:
         network: policy and value function.
         params: parameters of the network.
-        action_space: action space of the environments.
+        action_space, observation_space: spaces of the environments.
         statistics: the running statistics that `network` applies.
     """
 
     network: Network = dataclasses.field(repr=False)
     params: PyTree = dataclasses.field(repr=False)
     action_space: Space
+    observation_space: PyTree = dataclasses.field(repr=False)
     statistics: PyTree = dataclasses.field(default=(), repr=False)
 
     def initial_carry(self, num_envs: int) -> PyTree:
@@ -44,18 +48,29 @@ class Policy:
 
         Returns:
             The actions that the environments receive, `[B, ...]`, and the next hidden state.
+
+        Raises:
+            ConfigError: observations, flags, hidden state or key are not those of these environments.
         """
         outputs, carry = self.outputs(carry, obs, first)
-        action = outputs.policy.mode() if deterministic else outputs.policy.sample(outputs.policy.noise(key))
+        action = outputs.policy.mode() if deterministic else outputs.policy.sample(outputs.policy.noise(typed_key(key)))
         return outputs.policy.env_action(action, self.action_space), carry
 
     def outputs(self, carry: PyTree, obs: PyTree, first: jax.Array) -> tuple[Outputs, PyTree]:
         """Return the outputs of the network, with running statistics applied, and the next hidden state.
 
-        The arguments are those of `__call__`. `outputs.policy` is a distribution over actions (`purerl.distributions`) of batch
-        shape `[B]`; `outputs.value` is the result of `value`.
+        The arguments and errors are those of `__call__`. `outputs.policy` is a distribution over actions (`purerl.distributions`)
+        of batch shape `[B]`; `outputs.value` is the result of `value`.
         """
-        return one_step(self.network, self.params, carry, obs, first)
+        obs, count = _typed(self.observation_space, obs)
+        wanted = jax.eval_shape(lambda: self.initial_carry(count))
+        shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+        if shapes(carry) != shapes(wanted):
+            hint = f"must be the result of initial_carry({count}), or of the call before"
+            raise ConfigError([Problem("carry", shapes(carry), hint)])
+        if jnp.shape(first) != (count,):
+            raise ConfigError([Problem("first", list(jnp.shape(first)), f"must be an array of {count} flags")])
+        return one_step(self.network, self.params, carry, obs, jnp.asarray(first))
 
     def value(self, carry: PyTree, obs: PyTree, first: jax.Array | None = None) -> jax.Array:
         """Return the values of `obs`, `[B]`. With intrinsic rewards, return `[B, 2]`, with the intrinsic values last.
@@ -65,3 +80,27 @@ class Policy:
         """
         first = jnp.zeros(jax.tree.leaves(obs)[0].shape[0], bool) if first is None else first
         return self.outputs(carry, obs, first)[0].value
+
+
+def _typed(space: PyTree, obs: PyTree) -> tuple[PyTree, int]:
+    """Return observations `[B, ...]` with the dtypes of their space, and B. Numbers are converted, but floats never to ints.
+
+    Raises:
+        ConfigError: the names of entries, their shapes or dtypes do not match the space.
+    """
+    spaces, given = entries_of(space), entries_of(obs)
+    if spaces.keys() != given.keys():
+        hint = f"must have the entries {', '.join(spaces)}" if "" not in spaces else "must be one array"
+        raise ConfigError([Problem("obs", ", ".join(given), hint)])
+    counts = {jnp.shape(x)[:1] for x in given.values()}
+    found = []
+    for name, x in given.items():
+        wanted, text = spaces[name], f"{jnp.result_type(x)}{list(jnp.shape(x))}"
+        rounds = jnp.issubdtype(jnp.result_type(x), jnp.floating) and not jnp.issubdtype(wanted.dtype, jnp.floating)
+        if len(counts) > 1 or rounds or jnp.shape(x)[1:] != tuple(wanted.shape) or () in counts:
+            shape = ", ".join(["B", *map(str, wanted.shape)])
+            hint = f"must be {np.dtype(wanted.dtype).name}[{shape}] for B environments; obs[None] is a batch of one"
+            found.append(Problem(f"obs/{name}".rstrip("/"), text, hint))
+    raise_if_any(found)
+    leaves = [jnp.asarray(x, spaces[name].dtype) for name, x in given.items()]
+    return jax.tree.unflatten(jax.tree.structure(obs), leaves), counts.pop()[0]

@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 from purerl.core import reductions
+from purerl.core.errors import ConfigError, Problem
 
 LAST = 0.1  # final fraction of training over which final returns are averaged
 
@@ -117,7 +118,7 @@ def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarr
     The mean of no entries is NaN, for example the mean return of an update in which no episode ended.
 
     Args:
-        metrics: the metrics that `train` or `train.update` returns.
+        metrics: the metrics that `train` or `train.update` returns; a ConfigError is raised for other types.
         fill: where nothing was counted, repeat the last mean before. NaN before the first mean remains, and so does the NaN of a
           run that has diverged.
 
@@ -127,6 +128,8 @@ def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarr
         >>> purerl.summarize(metrics)["steps"].tolist()
         [512, 512]
     """
+    if not isinstance(metrics, dict):
+        raise ConfigError([Problem("metrics", type(metrics).__name__, "must be a dict of metrics, such as result.metrics")])
     metrics = jax.device_get(metrics)
     return {name: _carry_forward(x) if fill and isinstance(x, Mean) else x.read() for name, x in metrics.items()}
 

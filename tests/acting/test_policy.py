@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import purerl
+from purerl import PPOConfig
 from tests.helpers.tiny import CFG, tiny
 
 KEY = jax.random.key(0)
@@ -47,3 +49,61 @@ def test_continuous_actions_stay_within_their_bounds():
     assert action.shape == (3, 1)
     assert (jnp.abs(action) <= 1).all()
     assert (jnp.abs(action) == 1).any()
+
+
+class Pictures:
+    """A dict of an image and a position."""
+
+    action_space = purerl.Discrete(2)
+
+    def reset(self, key):
+        return (), self.observe()
+
+    def step(self, key, state, action):
+        return state, self.observe(), 0.0, False, False, {}
+
+    def observe(self):
+        return {"image": jnp.zeros((8, 8, 1), jnp.uint8), "at": jnp.zeros(2)}
+
+
+OBS = {"image": jnp.zeros((3, 8, 8, 1), jnp.uint8), "at": jnp.zeros((3, 2))}
+WRONG = {
+    "another name": ({"picture": OBS["image"], "at": OBS["at"]}, {}, r"obs = 'at, picture': must have the entries at, image"),
+    "a tuple": (tuple(OBS.values()), {}, "obs = '0, 1': must have the entries at, image"),
+    "floats for bytes": (OBS | {"image": jnp.zeros((3, 8, 8, 1))}, {}, r"obs/image = .*must be uint8\[B, 8, 8, 1\]"),
+    "one environment": ({"image": OBS["image"][0], "at": OBS["at"][0]}, {}, r"obs/at = 'float32\[2\]'.*obs\[None\] is a batch"),
+    "another number of environments": (OBS | {"at": jnp.zeros((4, 2))}, {}, "obs/at"),
+    "one flag": (OBS, {"first": True}, r"first = \[\]: must be an array of 3 flags"),
+    "an int as key": (OBS, {"key": 0}, "key = 0: must be a key"),
+    "another hidden state": (OBS, {"carry": ()}, r"carry = \(\): must be the result of initial_carry\(3\)"),
+}
+
+
+@pytest.fixture(scope="module")
+def gru():
+    cfg = PPOConfig(num_envs=4, num_steps=16, total_timesteps=64, hidden=(4,), memory="gru", memory_size=4)
+    train = purerl.make_train(cfg, env=purerl.wrap_env(Pictures(), max_steps=10))
+    return train.policy(jax.jit(train.init)(jax.random.key(0)))
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_of_a_policy_are_named(gru, case):
+    obs, changes, text = WRONG[case]
+    inputs = {"carry": gru.initial_carry(3), "first": jnp.ones(3, bool), "key": jax.random.key(1)} | changes
+    with pytest.raises(purerl.ConfigError, match=text):
+        gru(inputs["carry"], obs, inputs["first"], inputs["key"])
+
+
+def test_observations_of_another_library_are_converted(gru):
+    obs = {"image": np.full((3, 8, 8, 1), 100), "at": np.zeros((3, 2))}
+    value = gru.value(gru.initial_carry(3), obs)
+    np.testing.assert_array_equal(value, gru.value(gru.initial_carry(3), OBS | {"image": OBS["image"] + np.uint8(100)}))
+
+
+def test_results_in_place_of_states_are_named(run):
+    train, result = tiny(), run(KEY)
+    for function in (train.policy, train.update, lambda x: train.evaluate(x, KEY)):
+        with pytest.raises(purerl.ConfigError, match="state = 'TrainResult': must be a TrainState"):
+            function(result)
+    with pytest.raises(purerl.ConfigError, match="metrics = 'TrainResult': must be a dict of metrics"):
+        purerl.summarize(result)
