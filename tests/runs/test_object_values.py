@@ -14,7 +14,7 @@ import pytest
 from flax import linen as nn
 
 import purerl
-from purerl.runs.storage.object_values import numbers_of, object_values, other_numbers
+from purerl.runs.storage.object_values import CODE_NAME, numbers_of, object_values, other_numbers
 from tests.helpers.tiny import CFG
 
 SCALE = 3.0
@@ -66,6 +66,11 @@ def twice(make):
     return lambda: make()
 
 
+def values_in(found):
+    """Return the entries that are not hashes of code."""
+    return {path: x for path, x in found.items() if CODE_NAME not in path}
+
+
 CASES = {
     "attributes": (lambda x: Reach(x), "_goal"),
     "inner objects": (lambda x: Reach(2, inner=Reach(x)), "inner._goal"),
@@ -107,6 +112,42 @@ def test_globals_that_a_function_reads_are_found_and_attributes_of_that_name_are
     assert object_values(scaled)["SCALE"] == "4"
 
 
+def defined(text):
+    """Return the function or the instance of a class that a source text defines."""
+    names = {"Reach": Reach, "__name__": __name__}
+    exec(compile(text, "user.py", "exec"), names)
+    made = list(names.values())[-1]
+    return made() if isinstance(made, type) else made
+
+
+SOURCES = {
+    "a constant": ("def f(reward, _): return reward * 2.0", "def f(reward, _): return reward * 3.0"),
+    "an operation": ("def f(reward, _): return reward + 1", "def f(reward, _): return reward - 1"),
+    "a function": ("import math\ndef f(x): return math.sin(x)", "import math\ndef f(x): return math.cos(x)"),
+    "an inner function": ("def f(x): return (lambda y: y + 1)(x)", "def f(x): return (lambda y: y + 2)(x)"),
+    "a method": (
+        "class Far(Reach):\n def __init__(self): super().__init__(1)\n def step(self, key, state, action): return 1.0",
+        "class Far(Reach):\n def __init__(self): super().__init__(1)\n def step(self, key, state, action): return 2.0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_objects_with_other_code_differ(name):
+    """Docstrings and line numbers do not count."""
+    one, other = SOURCES[name]
+    first, again, changed = (object_values(defined(text)) for text in (one, "\n\n" + one, other))
+    assert first == again
+    (path,) = {at for at in first.keys() & changed.keys() if first[at] != changed[at]}
+    assert path == ("step." if name == "a method" else "") + CODE_NAME
+    documented = object_values(defined('def f(x):\n  """Return x."""\n  return x + 1'))
+    assert documented == object_values(defined('def f(x):\n  """Return the same."""\n  return x + 1'))
+
+
+def test_code_of_installed_packages_is_left_out():
+    assert not any(CODE_NAME in path for path in object_values({"optimizer": optax.adam(1e-3), "layer": nn.Dense(3)}))
+
+
 MAPS = {
     "walls": (lambda x: Reach(2, walls=np.arange(9).reshape(3, 3) == x), "walls"),
     "walls on the device": (lambda x: Reach(2, walls=jnp.arange(9) == x), "walls"),
@@ -138,7 +179,7 @@ def test_arrays_of_networks_are_left_out():
     train = purerl.make_train(
         CFG, env=purerl.wrap_env(Reach(2, walls=WALLS)), reward_shaper=lambda reward, _: reward + WALLS[0, 0]
     )
-    assert list(numbers_of(train.given, train.env)) == ["env._goal", "env.walls"]
+    assert values_in(numbers_of(train.given, train.env)).keys() == {"env._goal", "env.walls"}
 
 
 def test_what_differs_between_equal_objects_is_left_out():
@@ -150,7 +191,7 @@ def test_what_differs_between_equal_objects_is_left_out():
     assert env.cached == 3
     env.itself, env.parts, env.options = env, [env], {"deep": np.float32(3)}
     env.options["self"] = env.options
-    assert object_values(env) == {"_goal": "2", "options.deep": "3"}
+    assert values_in(object_values(env)) == {"_goal": "2", "options.deep": "3"}
     assert object_values(Layer(name="a")) == object_values(Layer(name="b"))
     assert object_values(Net(2, jnp.zeros(2))) == object_values(Net(2, jnp.ones(2)))
 
@@ -178,7 +219,7 @@ def test_objects_that_cannot_be_read_end_no_run():
     nested = []
     for _ in range(5000):
         nested = [nested]
-    assert numbers_of({"env": Reach(2, nested=nested, many=[Reach(3)] * 10**5)}, env) == {"env._goal": "2"}
+    assert values_in(numbers_of({"env": Reach(2, nested=nested, many=[Reach(3)] * 10**5)}, env)) == {"env._goal": "2"}
 
 
 def test_arguments_of_gymnasium_are_numbers():

@@ -4,6 +4,7 @@ import dataclasses
 import dis
 import functools
 import hashlib
+import inspect
 import re
 import sys
 import types
@@ -21,6 +22,7 @@ LONGEST = 100  # entries of a container that is read
 LARGEST = 10_000  # elements of an array that is read
 WORD = re.compile("[A-Za-z][A-Za-z_-]{0,39}")  # a choice, such as "easy"; names of runs and files have digits or slashes
 NAMES = re.compile("name|title|device|render_mode|.*(dir|directory|folder|path|file)")  # attributes whose texts name no task
+CODE_NAME = f"code of Python 3-{sys.version_info[1]}"
 MOST, DEEPEST = 10_000, 100  # objects that are read, and levels of objects
 
 
@@ -43,11 +45,12 @@ def other_numbers(then: dict[str, str], now: dict[str, str]) -> list[str]:
 def object_values(given: Any, arrays: bool = False) -> dict[str, str]:
     """Return the numbers and words in an object as text, by path, and with `arrays` hashes of its arrays.
 
-    These are attributes, arguments of partial functions, default arguments, and the variables that a function takes from outside.
+    These are attributes, arguments of partial functions, default arguments, the variables that a function takes from outside, and
+    hashes of the code of the user's functions and methods, for one version of Python.
 
     Left out are names, texts with digits or slashes, which are often names of runs or files, arrays of more than 10,000 elements,
-    constants in the code of functions, variables of purerl, JAX, flax and Equinox, and attributes of an attribute whose class is
-    from another package.
+    code of installed packages, variables of purerl, JAX, flax and Equinox, and attributes of an attribute whose class is from
+    another package.
     """
     found: dict[str, str] = {}
     seen = {id(given): given}  # holds the objects, so that no other object gets the id of one of them
@@ -123,7 +126,8 @@ def _parts(x: Any) -> dict[str, Any]:
         outside = {name: x.__globals__[name] for name in sorted(globals_read) if known(x.__globals__.get(name)) is not None}
         cells = zip(x.__code__.co_freevars, x.__closure__ or (), strict=False)
         defaults = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
-        return {"defaults": defaults} | outside | {name: _content(cell) for name, cell in cells}
+        code = {} if _is_installed(x) else {CODE_NAME: _hash_of_code(x.__code__, x.__doc__)}
+        return code | {"defaults": defaults} | outside | {name: _content(cell) for name, cell in cells}
     if isinstance(x, dict | list | tuple) and len(x) > LONGEST:
         return {}
     if isinstance(x, dict):
@@ -132,11 +136,34 @@ def _parts(x: Any) -> dict[str, Any]:
         return dict(zip(getattr(x, "_fields", map(str, range(len(x)))), x, strict=False))
     if _package(x) in INTERNAL and hasattr(x, "__wrapped__"):
         return {"func": x.__wrapped__}
+    members = [
+        (name, inspect.unwrap(part)) for kind in type(x).__mro__[::-1] for name, part in vars(kind).items() if callable(part)
+    ]
+    methods = {name: part for name, part in members if isinstance(part, types.FunctionType) and not _is_installed(part)}
     if dataclasses.is_dataclass(x):
-        return {field.name: getattr(x, field.name, None) for field in dataclasses.fields(x)}
+        return methods | {field.name: getattr(x, field.name, None) for field in dataclasses.fields(x)}
     attributes = getattr(x, "__dict__", None)
     is_cached = lambda name: isinstance(getattr(type(x), name, None), functools.cached_property)
-    return {name: part for name, part in attributes.items() if not is_cached(name)} if type(attributes) is dict else {}
+    return methods | (
+        {name: part for name, part in attributes.items() if not is_cached(name)} if type(attributes) is dict else {}
+    )
+
+
+def _is_installed(function: types.FunctionType) -> bool:
+    """Return True for functions of purerl, of Python and of other installed packages, and for generated methods."""
+    package, file = _package(function), function.__code__.co_filename
+    return package in INTERNAL or package in sys.stdlib_module_names or "-packages/" in file or file == "<string>"
+
+
+def _hash_of_code(code: types.CodeType, doc: str | None) -> int:
+    """Return a hash of the instructions, names and constants of a function, without its docstring and line numbers."""
+    constants = []
+    for x in code.co_consts:
+        if isinstance(x, types.CodeType):
+            constants.append(_hash_of_code(x, None))
+        elif doc is None or x != doc:
+            constants.append(sorted(map(repr, x)) if isinstance(x, frozenset) else repr(x))
+    return int(hashlib.sha256(repr((code.co_code, code.co_names, constants)).encode()).hexdigest()[:8], 16)
 
 
 def _content(cell: types.CellType) -> Any:
