@@ -34,7 +34,7 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
         given: a dict from the name of an argument of `make_train` to the custom object passed for it.
     """
     unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
-    for problem in _likely_mistakes(cfg) + _environment_warnings(cfg, env, given) + unmasked:
+    for problem in _likely_mistakes(cfg, given) + _environment_warnings(cfg, env, given) + unmasked:
         warn(str(problem))
     _warn_of_fields(without_effect(cfg, env, given))
 
@@ -97,9 +97,13 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     return found + [Problem("action_mask", "auto", hint.format(name)) for name in nested if LIKELY.match(name)]
 
 
-def _likely_mistakes(cfg: OnPolicyConfig) -> list[Problem]:
+def _likely_mistakes(cfg: OnPolicyConfig, given: dict[str, Any]) -> list[Problem]:
     """Report valid values that are probably mistakes."""
     found = []
+    is_adam = cfg.optimizer in ("adam", "adamw") and not given.keys() & {"optimizer", "lr_schedule"}
+    if is_adam and surely_holds(cfg.lr, lambda x: x > 0.1):
+        hint = "Adam moves every parameter by about this much in each step; usual values are 1e-5 to 1e-2"
+        found.append(Problem("lr", cfg.lr, hint))
     if surely_holds(cfg.clip_eps, lambda x: (x >= 1) & (x < math.inf)):
         hint = "a value of at least 1 never clips a decrease of a probability; usual values are 0.1 to 0.3"
         found.append(Problem("clip_eps", cfg.clip_eps, hint))

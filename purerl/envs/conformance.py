@@ -244,7 +244,9 @@ def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[st
     alike = all(np.array_equal(x, np.broadcast_to(x[:1], x.shape)) for x in leaves)
     notes = ["every episode begins with the same observation"] if alike else []
     planes = any(x.dtype == np.uint8 and x.ndim == 4 and x.max() <= 1 for x in leaves)
-    return problems, notes + ["an image of uint8 has no value above 1, and is divided by 255; return planes as float32"] * planes
+    notes += ["an image of uint8 has no value above 1, and is divided by 255; return planes as float32"] * planes
+    scales = any(jnp.issubdtype(x.dtype, jnp.floating) and x.ndim == 4 and x.max() > 10 for x in leaves)
+    return problems, notes + ["an image of floats has values above 10, and is not divided by 255; return uint8"] * scales
 
 
 def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int) -> list[str]:

@@ -31,6 +31,8 @@ def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any
     """Return a strongly typed `TimeStep`. Convert real rewards and numbers of `info` to float32; drop other entries of `info`."""
     if reward is None:
         raise ConfigError([Problem("env.step", ..., "the reward must be a real scalar, not None")])
+    if not isinstance(info, dict):
+        raise ConfigError([Problem("env.step", ..., f"info must be a dict, such as {{}}, not a {type(info).__name__}")])
     env_state, obs, reward, terminated, truncated = strong((env_state, obs, reward, terminated, truncated))
     reward = reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward
     info = {name: jnp.asarray(x, jnp.float32) for name, x in info.items() if _is_numeric(x)}

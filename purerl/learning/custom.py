@@ -22,7 +22,10 @@ COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # columns that log
 
 
 def extra_term(function: Callable) -> Callable:
-    """Wrap a custom `extra_loss` as a term of the policy's loss, with the metrics `extra_loss` and `extra_loss/name`."""
+    """Wrap a custom `extra_loss` as a term of the policy's loss, with the metrics `extra_loss` and `extra_loss/name`.
+
+    It warns if the loss depends neither on the parameters nor on the outputs of the trained policy.
+    """
     call = guarded("extra_loss", function)
 
     def term(params: Any, outputs: Any, batch: Any, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -30,6 +33,7 @@ def extra_term(function: Callable) -> Callable:
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
             hint = "must return a pair: a scalar loss and a dict from names to scalars"
             raise ConfigError([Problem("extra_loss", describe(found), hint)])
+        _warn_unless_learnt("extra_loss", lambda *learnt: call(*learnt, batch, cfg)[0], params, outputs)
         loss, *rest = _scalars("extra_loss", {"the loss": found[0], **found[1]}).values()
         return loss, {"extra_loss": loss, **{f"extra_loss/{name}": x for name, x in zip(found[1], rest, strict=True)}}
 
@@ -69,12 +73,17 @@ def checked_loss(function: Callable) -> Callable:
         if getattr(found, "shape", None) != advantage.shape:
             hint = f"must return losses of shape {list(advantage.shape)}, one per step: {SIGNATURE}"
             raise ConfigError([Problem("policy_loss", describe(found), hint)])
-        if not any(inputs_read(lambda new: function(new, old, advantage, cfg), outputs)):
-            hint = f"does not depend on `outputs`, so that the policy does not learn from it: {SIGNATURE}"
-            warn(str(Problem("policy_loss", ..., hint)))
+        _warn_unless_learnt("policy_loss", lambda new: function(new, old, advantage, cfg), outputs)
         return found.astype(jnp.float32)
 
     return loss
+
+
+def _warn_unless_learnt(field: str, loss: Callable, *learnt: PyTree) -> None:
+    """Warn if a custom loss does not depend on any of its arguments `learnt`, for example because it reads only old data."""
+    if not any(inputs_read(loss, *learnt)):
+        hint = "does not depend on the parameters or on the `outputs` of the trained policy, so that nothing is learnt from it"
+        warn(str(Problem(field, ..., hint)))
 
 
 def checked_advantage(function: Callable) -> Callable:

@@ -35,6 +35,12 @@ def test_masks_in_info_warn_and_other_entries_do_not():
     purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(Tells(name="board")))
 
 
+def test_enormous_learning_rates_of_adam_warn():
+    with pytest.warns(UserWarning, match="lr = 30.0: Adam moves every parameter by about this much"):
+        purerl.make_train(CFG.replace(lr=30.0))
+    purerl.make_train(CFG.replace(lr=1.0), lr_schedule=lambda steps: 3e-4)
+
+
 @pytest.mark.parametrize(
     ("cfg", "says"),
     [

@@ -66,6 +66,15 @@ def test_wrap_env_refuses_invalid_declared_spaces():
             purerl.wrap_env(made)
 
 
+def test_info_that_is_not_a_dict_is_named():
+    class Silent(Bare):
+        def step(self, key, state, action):
+            return *super().step(key, state, action)[:-1], None
+
+    with pytest.raises(ConfigError, match=r"env.step: info must be a dict, such as \{\}, not a NoneType"):
+        purerl.wrap_env(Silent())
+
+
 @pytest.mark.parametrize(
     ("declared", "observed"),
     [

@@ -113,8 +113,13 @@ def test_custom_policy_loss_learns():
 
 
 def test_policy_loss_that_reads_only_the_old_policy_warns():
-    with pytest.warns(UserWarning, match="policy_loss.* does not depend on `outputs`"):
+    with pytest.warns(UserWarning, match="policy_loss: does not depend on the parameters or on"):
         purerl.make_train(CFG, env=Corridor(), policy_loss=lambda new, old, advantage, cfg: -advantage * old.log_prob)
+
+
+def test_extra_loss_that_reads_only_old_data_warns():
+    with pytest.warns(UserWarning, match="extra_loss: does not depend on the parameters"):
+        purerl.make_train(CFG, env=Corridor(), extra_loss=lambda params, new, old, cfg: (old.log_prob.mean(), {}))
 
 
 def test_custom_network_learns():
