@@ -64,7 +64,9 @@ class FitResult(NamedTuple):
         if self.metrics:
             lines += [f"return over the last tenth: {_spread(over_the_last(self.metrics, 'episode_return', LAST))}"]
         if len(self.evaluations["update"]):
-            lines += [f"return of the last evaluation: {_spread(self.evaluations['episode_return'][-1])}"]
+            share = self.evaluations["finished"][-1].mean()
+            cut = "" if share == 1 else f" ({share:.0%} of episodes finished)"
+            lines += [f"return of the last evaluation: {_spread(self.evaluations['episode_return'][-1])}{cut}"]
         stopped = self.stopped_by and not self.progress.is_finished
         lines += [f"stopped by {getattr(self.stopped_by, 'name', self.stopped_by)}"] if stopped else []
         return "\n".join(lines)

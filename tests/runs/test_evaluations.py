@@ -68,6 +68,11 @@ def test_results_are_printed_in_a_few_lines(run):
     assert str(result.run.evaluate(3)).startswith("Episodes of shape (2, 3): return ")
 
 
+def test_printed_returns_say_that_episodes_were_cut_short():
+    result = fitted(updates=1, eval_every=1, eval_episodes=3, eval_max_steps=2)
+    assert repr(result).endswith("(33% of episodes finished)")
+
+
 @pytest.mark.slow
 def test_best_by_selects_the_metric_of_the_best_state(tmp_path):
     options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 3, "updates": 4}
