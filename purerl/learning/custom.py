@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core.dependence import inputs_read
@@ -33,8 +34,9 @@ def extra_term(function: Callable) -> Callable:
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
             hint = "must return a pair: a scalar loss and a dict from names to scalars"
             raise ConfigError([Problem("extra_loss", describe(found), hint)])
-        _warn_unless_learnt("extra_loss", lambda *learnt: call(*learnt, batch, cfg)[0], params, outputs)
         loss, *rest = _scalars("extra_loss", {"the loss": found[0], **found[1]}).values()
+        if isinstance(found[0], Tracer):  # a constant loss, such as 0.0, adds nothing but metrics
+            _warn_unless_learnt("extra_loss", lambda *learnt: call(*learnt, batch, cfg)[0], params, outputs)
         return loss, {"extra_loss": loss, **{f"extra_loss/{name}": x for name, x in zip(found[1], rest, strict=True)}}
 
     return term

@@ -186,7 +186,8 @@ def test_auxiliary_phase_of_a_shared_optimizer_leaves_the_predictor_alone():
     leaves = [jax.tree_util.tree_leaves_with_path((state.params, state.opt_state)) for state in found]
     predictor = lambda group: [x for path, x in group if "['predictor']" in jax.tree_util.keystr(path)]
     assert len(predictor(leaves[0])) > len(jax.tree.leaves(found[0].params["predictor"]))  # with the optimizer's moments
-    jax.tree.map(np.testing.assert_array_equal, *map(predictor, leaves))
+    for one, three in zip(*map(predictor, leaves), strict=True):  # two programs, which may round differently
+        np.testing.assert_allclose(one, three, rtol=1e-4, atol=1e-7)
     assert digest(found[0].params["policy"]) != digest(found[1].params["policy"])
 
 
