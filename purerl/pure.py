@@ -76,7 +76,7 @@ class Train:
         # Initial states of custom parts may be weakly typed, updated states not.
         init = lambda key: strong(algorithm.init(key), "state")
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
-        update = lambda state, update=update: update(_checked(state))
+        update = functools.wraps(update)(lambda state, update=update: update(_checked(state)))
         # `inline=True` lets shape queries and all compiled programs share one trace of each of these two functions.
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 

@@ -22,7 +22,7 @@ LONGEST = 100  # entries of a container that is read
 LARGEST = 10_000  # elements of an array that is read
 WORD = re.compile("[A-Za-z][A-Za-z_-]{0,39}")  # a choice, such as "easy"; names of runs and files have digits or slashes
 NAMES = re.compile("name|title|device|render_mode|.*(dir|directory|folder|path|file)")  # attributes whose texts name no task
-CODE_NAME = f"code of Python 3-{sys.version_info[1]}"
+CODE_NAME = f"code of Python 3.{sys.version_info[1]}"
 MOST, DEEPEST = 10_000, 100  # objects that are read, and levels of objects
 
 
@@ -152,7 +152,7 @@ def _parts(x: Any) -> dict[str, Any]:
 def _is_installed(function: types.FunctionType) -> bool:
     """Return True for functions of purerl, of Python and of other installed packages, and for generated methods."""
     package, file = _package(function), function.__code__.co_filename
-    return package in INTERNAL or package in sys.stdlib_module_names or "-packages/" in file or file == "<string>"
+    return package in INTERNAL or package in sys.stdlib_module_names or "-packages" in file or file == "<string>"
 
 
 def _hash_of_code(code: types.CodeType, doc: str | None) -> int:
