@@ -14,6 +14,7 @@ import numpy as np
 from jax.tree_util import tree_leaves_with_path as leaves_with_path
 
 from purerl.acting.policy import Policy
+from purerl.acting.rollout import one_step
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.platform import for_cpu_alone
 from purerl.core.spaces import action_shapes
@@ -121,7 +122,9 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
     def act(*arrays):
         inputs = jax.tree.unflatten(tree, arrays)
         first = inputs.get("first", jnp.zeros(jax.tree.leaves(inputs)[0].shape[0], bool))
-        action, after = policy(inputs.get("carry", ()), inputs["obs"], first, jax.random.key(0), deterministic=True)
+        # `policy(...)` would check the number of environments, which is unknown here.
+        outputs, after = one_step(policy.network, policy.params, inputs.get("carry", ()), inputs["obs"], first)
+        action = outputs.policy.env_action(outputs.policy.mode(), policy.action_space)
         return {"action": action} | ({"next": {"carry": after}} if recurrent else {})
 
     flat = lambda tree: {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves_with_path(tree)}
