@@ -133,8 +133,8 @@ def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float
     if not isinstance(table, Mapping):
         raise ConfigError([Problem("reference", reference, "must be a dict from tasks to pairs of scores, or a file of them")])
     is_finite = lambda x: is_number(x) and math.isfinite(x)
-    is_pair = lambda x: isinstance(x, list | tuple) and len(x) == 2 and all(map(is_finite, x)) and x[0] != x[1]
-    hint = 'needs two different scores per task, which are normalised to 0 and 1: "CartPole-v1" = [20.0, 500.0]'
+    is_pair = lambda x: isinstance(x, list | tuple) and len(x) == 2 and all(map(is_finite, x)) and x[0] < x[1]
+    hint = 'needs a low and a high score per task, which are normalised to 0 and 1: "CartPole-v1" = [20.0, 500.0]'
     raise_if_any([Problem("reference", {task: table.get(task)}, hint) for task in tasks if not is_pair(table.get(task))])
     return {task: (float(table[task][0]), float(table[task][1])) for task in tasks}
 

@@ -44,6 +44,7 @@ class Scored(NamedTuple):
         evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
           environment differed from that of training; None for scores of training.
         numbers: the numbers in the objects that the user passed, by path.
+        is_warm: True if training began with the parameters of another run.
     """
 
     label: str
@@ -56,6 +57,7 @@ class Scored(NamedTuple):
     settings: str
     evaluated: dict[str, Any] | None
     numbers: dict[str, str] = {}
+    is_warm: bool = False
 
 
 RUN_FOLDERS = ("checkpoints", "best", "renders")  # the folders that a run makes in its directory
@@ -169,7 +171,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     elif score == "final" and header.every > 1 and np.shape(metrics["episode_return"].count)[-1] * LAST < 1:
         warn(f"{directory}: with metrics_every={header.every}, scores are from more than the last tenth of training")
-    scores = final if score == "final" else _mean_of_curve(values, np.diff(steps, prepend=0))
+    scores = final if score == "final" else _mean_of_curve(values, steps)
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
     is_early = record["updates"] * (header.steps // header.every) < record["config"]["total_timesteps"]
     if score == "final" and is_early and record.get("stopped_by") == STOPPED:
@@ -187,15 +189,19 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             algorithm, config = record["algorithm"], {k: x for k, x in record["config"].items() if k not in RECORDING}
             objects = {name: x for name, x in record["objects"].items() if name not in ("env", "env_params")}
             settings = json.dumps([algorithm, config, objects, bool(record.get("init_from"))], sort_keys=True)
-            rows, numbers = (scores[places], steps, values[places]), record.get("numbers", {})
-            found.append(Scored(label, algorithm, task, seeds, *rows, settings, evaluated, numbers))
+            rows, more = (scores[places], steps, values[places]), (record.get("numbers", {}), bool(record.get("init_from")))
+            found.append(Scored(label, algorithm, task, seeds, *rows, settings, evaluated, *more))
     return found
 
 
 def _mean_of_curve(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Return the mean of each row, weighted by the steps before each point, without NaN values; NaN if all values are NaN."""
-    weight = (~np.isnan(values) * steps).sum(1)
-    return np.divide(np.nansum(values * steps, axis=1), weight, out=np.full(len(values), np.nan), where=weight > 0)
+    """Return the mean of each row, weighted by the steps before each point; NaN if all values are NaN.
+
+    Points without a value are interpolated. Without them, good agents would lose: their late episodes are long, and few end.
+    """
+    seen = ~np.isnan(values)
+    means = [np.interp(steps, steps[at], row[at]) if at.any() else row for row, at in zip(values, seen, strict=True)]
+    return np.array([np.average(row, weights=np.diff(steps, prepend=0)) for row in means])
 
 
 def _without_task(label: str) -> str:

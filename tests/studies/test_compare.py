@@ -93,6 +93,7 @@ def test_seeds_with_other_objects_or_another_start_are_not_pooled(tmp_path):
     purerl.fit(cfg, 1, directory=tmp_path / "warm/a", init_from=tmp_path / "plain/a")
     for seed, weight in ((2, 1.0), (3, 2.0)):
         purerl.fit(cfg, seed, directory=tmp_path / f"own/{seed}", policy_loss=unclipped(weight))
+    assert "warm began with the parameters of other runs" in purerl.compare([tmp_path / "plain", tmp_path / "warm"]).unequal
     for other in ("warm", "own"):
         with pytest.raises(purerl.ConfigError, match="with different hyperparameters or objects"):
             purerl.compare({"x": [tmp_path / "plain", tmp_path / other]})
@@ -178,7 +179,8 @@ def test_incomparable_runs_are_refused(two_tasks, tmp_path):
         purerl.compare([tmp_path])
     with pytest.raises(purerl.CheckpointError, match="no directory"):
         purerl.compare([tmp_path / "nowhere"])
-    for options, says in (({"score": "best"}, "choose from"), ({"reference": {}}, "needs two different scores per task")):
+    low, swapped = "needs a low and a high score per task", {"CartPole-v1": (500, 20), "Catch-bsuite": (-1, 1)}
+    for options, says in (({"score": "best"}, "choose from"), ({"reference": {}}, low), ({"reference": swapped}, low)):
         with pytest.raises(purerl.ConfigError, match=says):
             purerl.compare([two_tasks / "quick"], **options)
     assert cli.main(["compare", str(two_tasks / "quick"), "--out", str(tmp_path / "a.doc")]) == 2

@@ -5,7 +5,7 @@ import pytest
 
 import purerl
 from purerl.core.metrics import LAST, over_the_last
-from purerl.studies.reading import final_returns, runs_below, scored
+from purerl.studies.reading import _mean_of_curve, final_returns, runs_below, scored
 from tests.helpers.tiny import CFG
 
 CARTPOLE = CFG.replace(env="CartPole-v1", lr_schedule="constant")
@@ -25,6 +25,13 @@ def test_old_evaluations_are_not_final_scores(tmp_path):
     assert table["update"].tolist() == [0, 4, 30, 40]
     (one,) = scored(tmp_path, "auc", "evaluation")
     np.testing.assert_allclose(one.scores, np.average(table["episode_return"], axis=0, weights=[0, 4, 26, 10]), rtol=1e-6)
+
+
+def test_curves_are_interpolated_where_no_episode_ended():
+    """Both seeds return t after t steps; most updates of the second one end no episode."""
+    steps = np.arange(1.0, 11)
+    values = np.stack([steps, np.where(np.isin(steps, [1, 2, 10]), steps, np.nan), np.full(10, np.nan)])
+    np.testing.assert_allclose(_mean_of_curve(values, steps), [5.5, 5.5, np.nan])
 
 
 def test_programs_of_a_sweep_are_ranked_by_evaluations_at_the_end_of_training():
