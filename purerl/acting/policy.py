@@ -9,7 +9,7 @@ import numpy as np
 from purerl.acting.rollout import one_step
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import typed_key
-from purerl.core.spaces import Space, entries_of
+from purerl.core.spaces import Space, entries_of, is_index
 from purerl.core.types import Network, Outputs, PyTree
 
 
@@ -78,7 +78,7 @@ class Policy:
         The value is the expected discounted sum of training rewards. With `normalize_reward`, training rewards are divided by
         `sqrt(state.statistics.reward.moments.variance)` and clipped, so the value is not in the units of the environment.
         """
-        first = jnp.zeros(jax.tree.leaves(obs)[0].shape[0], bool) if first is None else first
+        first = jnp.zeros(jnp.shape(jax.tree.leaves(obs)[0])[:1], bool) if first is None else first
         return self.outputs(carry, obs, first)[0].value
 
 
@@ -102,5 +102,5 @@ def _typed(space: PyTree, obs: PyTree) -> tuple[PyTree, int]:
             hint = f"must be {np.dtype(wanted.dtype).name}[{shape}] for B environments; obs[None] is a batch of one"
             found.append(Problem(f"obs/{name}".rstrip("/"), text, hint))
     raise_if_any(found)
-    leaves = [jnp.asarray(x, spaces[name].dtype) for name, x in given.items()]
-    return jax.tree.unflatten(jax.tree.structure(obs), leaves), counts.pop()[0]
+    leaves = [jnp.asarray(given[name], inside.dtype) for name, inside in spaces.items()]
+    return jax.tree.unflatten(jax.tree.structure(space, is_leaf=is_index), leaves), counts.pop()[0]

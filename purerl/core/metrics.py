@@ -119,8 +119,8 @@ def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarr
 
     Args:
         metrics: the metrics that `train` or `train.update` returns; a ConfigError is raised for other types.
-        fill: where nothing was counted, repeat the last mean before. NaN before the first mean remains, and so does the NaN of a
-          run that has diverged.
+        fill: where nothing was counted, repeat the last mean before, along the last axis, which must be that of updates. NaN
+          before the first mean remains, and so does the NaN of a run that has diverged.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))

@@ -60,7 +60,14 @@ class Run:
         """Describe the algorithm, the environment, the runs and their updates in one line."""
         runs = ", ".join(self.labels) if len(self.labels) <= 4 else f"{len(self.labels)} runs"
         saved = f" in {self.directory}" if self.directory else ""
-        return f"{type(self.cfg).__name__.removesuffix('Config')} on {self.cfg.env}: {runs}, {self.updates:,} updates{saved}"
+        algorithm = type(self.cfg).__name__.removesuffix("Config")
+        return f"{algorithm} on {self.env_name}: {runs}, {self.updates:,} updates{saved}"
+
+    @property
+    def env_name(self) -> str:
+        """Return the id of the environment, or the name of the environment that was given as an object."""
+        given = self.batch.objects.get("env")
+        return self.cfg.env if given is None else qualified_name(given)
 
     @property
     def cfg(self) -> OnPolicyConfig:

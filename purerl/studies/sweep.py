@@ -199,8 +199,13 @@ class SweepResult(NamedTuple):
 
     def __repr__(self) -> str:
         """Describe each config by its label and score, a line each."""
-        configs = f"{len(self.sweep.points)} configs for {self.sweep.cfg.env}, {self.num_seeds} seeds each"
-        return "\n".join([configs, *map(str, self.summary())])
+        name = self.results[0].run.env_name if self.results else self.sweep.cfg.env
+        lines = [f"{len(self.sweep.points)} configs for {name}, {self.num_seeds} seeds each", *map(str, self.summary())]
+        if self.stopped_by:
+            ended = [len(x.places) for x, found in zip(self.programs, self.results, strict=False) if found.progress.is_finished]
+            reason = getattr(self.stopped_by, "name", self.stopped_by)
+            lines.append(f"stopped by {reason}: {sum(ended)} of {len(self.sweep.points)} configs are trained to the end")
+        return "\n".join(lines)
 
     @property
     def returns(self) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Trained policies: actions and values."""
 
+from collections import OrderedDict
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -95,7 +97,7 @@ def test_wrong_arguments_of_a_policy_are_named(gru, case):
 
 
 def test_observations_of_another_library_are_converted(gru):
-    obs = {"image": np.full((3, 8, 8, 1), 100), "at": np.zeros((3, 2))}
+    obs = OrderedDict(image=np.full((3, 8, 8, 1), 100), at=np.zeros((3, 2)))
     value = gru.value(gru.initial_carry(3), obs)
     np.testing.assert_array_equal(value, gru.value(gru.initial_carry(3), OBS | {"image": OBS["image"] + np.uint8(100)}))
 

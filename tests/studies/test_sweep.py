@@ -100,7 +100,9 @@ def test_results_are_ranked_by_their_returns(trained):
     assert [row.iqm for row in ranked] == sorted((row.iqm for row in ranked), reverse=True)
     assert result.sweep.labels[result.returns.mean(1).argmax()] == ranked[0].label
     assert space.in_words({path: getattr(result.best, path) for path in GRID}) == ranked[0].label
-    assert str(result).split("\n")[1].startswith(f"{ranked[0].label}: ")
+    first, second, *_ = str(result).split("\n")
+    assert first.startswith("8 configs for tests.helpers.probes.Varied, 2 seeds each")
+    assert second.startswith(f"{ranked[0].label}: ")
 
 
 @pytest.mark.slow
@@ -214,6 +216,7 @@ def test_resuming_a_sweep_requires_an_existing_one(tmp_path):
         made.fit(0, tmp_path, resume="must", env=Varied())
     stopped = made.fit(0, tmp_path, max_hours=1e-9, env=Varied())
     assert stopped.stopped_by == "max_hours"
+    assert "stopped by max_hours: " in str(stopped).splitlines()[-1]
     purerl.fit(made.programs()[0].cfg, 0, tmp_path / made.programs()[0].name, env=Varied())
     assert len(made.fit(0, tmp_path, resume="must", env=Varied()).results) == 2
 
