@@ -190,10 +190,10 @@ def test_sweeps_and_appo_train_on_external_environments():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cls", [purerl.PPGConfig, purerl.DAACConfig])
-def test_multi_phase_and_recurrent_runs_train_on_external_environments(cls):
+@pytest.mark.parametrize("cfg", [purerl.PPGConfig(n_pi=2, e_aux=1), purerl.DAACConfig()], ids=["ppg", "daac"])
+def test_multi_phase_and_recurrent_runs_train_on_external_environments(cfg):
     sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
-    purerl.fit(cls(**sizes, num_minibatches=2))
+    purerl.fit(cfg.replace(**sizes, num_minibatches=2))
     purerl.fit(CARTPOLE.replace(memory="gru", memory_size=8, memory_inputs=("action", "reward"), rnd=purerl.RNDConfig()))
 
 
