@@ -24,7 +24,7 @@ def last_step(saved: Checkpoint) -> int:
 
 
 def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], directory: Any) -> None:
-    """Raise a ConfigError if several runs start from as many runs, but these are of other configs.
+    """Raise a ConfigError if runs start from several runs with other numbers of configs or seeds.
 
     Args:
         saved: checkpoint of the runs to start from.
@@ -34,9 +34,9 @@ def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], dir
     record = saved.record
     there = [config for config, _ in pairs_of(config_of(record), record["seed"], record["num_seeds"] or 1)]
     here = [config for config, _ in pairs]
-    if len(here) == len(there) > 1 and here != there:
+    if len(there) > 1 and here != there:
         text = lambda configs: f"{len(set(configs))} config(s) with {len(configs) // len(set(configs))} seed(s)"
-        hint = f"has runs of {text(there)}, but this call has {text(here)}; start from a single run, or from as many configs"
+        hint = f"has runs of {text(there)}, but this call has {text(here)}; start from one run, or from as many configs and seeds"
         raise ConfigError([Problem("init_from", str(directory), hint)])
 
 

@@ -117,6 +117,11 @@ def test_configs_are_not_taken_for_seeds(tmp_path):
     with pytest.raises(purerl.ConfigError, match=r"has runs of 2 config\(s\) with 1 seed\(s\), but this call has 1 config"):
         fitted(updates=1, init_from=tmp_path / "a", num_seeds=2)
     fitted(updates=1, init_from=tmp_path / "a", cfg=two, seed=5)
+    fitted(updates=1, directory=tmp_path / "b", num_seeds=3)
+    with pytest.raises(
+        purerl.ConfigError, match=r"runs of 1 config\(s\) with 3 seed\(s\), but this call has .* with 2 seed\(s\)"
+    ):
+        fitted(updates=1, init_from=tmp_path / "b", num_seeds=2)
 
 
 @pytest.mark.slow
