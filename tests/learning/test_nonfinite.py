@@ -119,6 +119,7 @@ def test_default_program_omits_the_nonfinite_checks():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:lr = .*Adam moves")
 def test_divergence_by_a_huge_learning_rate_suggests_a_lower_one():
     with pytest.raises(purerl.NotFiniteError, match="a lower lr"):
         purerl.fit(CFG.replace(lr=1e38), env=Varied())
