@@ -273,11 +273,7 @@ def _with_interval(scores: list[np.ndarray]) -> tuple[float, float, float]:
 
 def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
     """Return the learning curve of each seed, interpolated at shares of training, `[seeds, points]`."""
-    filled = []
-    for row in one.curve:
-        seen = ~np.isnan(row)
-        filled.append(np.interp(shares * one.steps[-1], one.steps[seen], row[seen]))
-    return np.array(filled)
+    return statistics.interpolated(one.curve, one.steps, shares * one.steps[-1])
 
 
 def _short(number: float) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, is_int, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
-from purerl.runs.analysis.statistics import interval, iqm, with_interval
+from purerl.runs.analysis.statistics import interpolated, interval, iqm, with_interval
 from purerl.runs.evaluations import is_current, read_evaluations
 from purerl.runs.fit import FitResult
 from purerl.runs.run import num_runs
@@ -188,9 +188,10 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             task, seeds = task_of(record, config, evaluated), tuple(pairs[i][1] for i in places)
             algorithm, config = record["algorithm"], {k: x for k, x in record["config"].items() if k not in RECORDING}
             objects = {name: x for name, x in record["objects"].items() if name not in ("env", "env_params")}
-            settings = json.dumps([algorithm, config, objects, bool(record.get("init_from"))], sort_keys=True)
-            rows, more = (scores[places], steps, values[places]), (record.get("numbers", {}), bool(record.get("init_from")))
-            found.append(Scored(label, algorithm, task, seeds, *rows, settings, evaluated, *more))
+            is_warm, numbers = bool(record.get("init_from")), record.get("numbers", {})
+            settings = json.dumps([algorithm, config, objects, is_warm], sort_keys=True)
+            rows = (scores[places], steps, values[places])
+            found.append(Scored(label, algorithm, task, seeds, *rows, settings, evaluated, numbers, is_warm))
     return found
 
 
@@ -199,9 +200,7 @@ def _mean_of_curve(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
     Points without a value are interpolated. Without them, good agents would lose: their late episodes are long, and few end.
     """
-    seen = ~np.isnan(values)
-    means = [np.interp(steps, steps[at], row[at]) if at.any() else row for row, at in zip(values, seen, strict=True)]
-    return np.array([np.average(row, weights=np.diff(steps, prepend=0)) for row in means])
+    return np.average(interpolated(values, steps, steps), axis=1, weights=np.diff(steps, prepend=0))
 
 
 def _without_task(label: str) -> str:

@@ -128,3 +128,12 @@ def improvement_interval(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray
         below, above = below + (found - inside[0]) ** 2, above + (inside[-1] - found) ** 2
     middle, count = improvement(ours, theirs), len(ours)
     return float(middle - np.sqrt(below) / count), float(middle + np.sqrt(above) / count)
+
+
+def interpolated(values: np.ndarray, steps: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return curves `values [seeds, points]` over `steps [points]` at other steps, `[seeds, len(at)]`; NaN if all are NaN."""
+    found = np.full((len(values), len(at)), np.nan)
+    for i, seen in enumerate(~np.isnan(values)):
+        if seen.any():
+            found[i] = np.interp(at, steps[seen], values[i, seen])
+    return found

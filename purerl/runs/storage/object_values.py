@@ -136,10 +136,7 @@ def _parts(x: Any) -> dict[str, Any]:
         return dict(zip(getattr(x, "_fields", map(str, range(len(x)))), x, strict=False))
     if _package(x) in INTERNAL and hasattr(x, "__wrapped__"):
         return {"func": x.__wrapped__}
-    members = [
-        (name, inspect.unwrap(part)) for kind in type(x).__mro__[::-1] for name, part in vars(kind).items() if callable(part)
-    ]
-    methods = {name: part for name, part in members if isinstance(part, types.FunctionType) and not _is_installed(part)}
+    methods = _methods(type(x))
     if dataclasses.is_dataclass(x):
         return methods | {field.name: getattr(x, field.name, None) for field in dataclasses.fields(x)}
     attributes = getattr(x, "__dict__", None)
@@ -147,6 +144,13 @@ def _parts(x: Any) -> dict[str, Any]:
     return methods | (
         {name: part for name, part in attributes.items() if not is_cached(name)} if type(attributes) is dict else {}
     )
+
+
+def _methods(kind: type) -> dict[str, types.FunctionType]:
+    """Return the user's methods of a class by name, also those inherited from other classes of the user's."""
+    members = {name: x for parent in kind.__mro__[::-1] for name, x in vars(parent).items() if callable(x)}
+    functions = {name: inspect.unwrap(x) for name, x in members.items()}
+    return {name: x for name, x in functions.items() if isinstance(x, types.FunctionType) and not _is_installed(x)}
 
 
 def _is_installed(function: types.FunctionType) -> bool:
