@@ -142,8 +142,9 @@ class Train:
             max_steps: fixed number of steps in each environment; the environment's time limit if None.
             env_params: overrides of the environment's parameters, applied after the config's `env_params`.
             training_levels: with `num_levels`, begin episodes in the training levels instead of other levels.
-            env: another environment to play in, of any type that `make_train` accepts, such as a game against another opponent.
-              Its spaces must be those of the training environment. The config's `env_params` and `randomize` do not apply to it.
+            env: another environment to play in: an id, or an object that `make_train` accepts, such as a game against another
+              opponent. Its spaces must be those of the training environment. The config's `env_params` and `randomize` do not
+              apply to it.
 
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None, or an argument is invalid.
@@ -181,7 +182,7 @@ class Train:
         texts = lambda env: {"observations": str(env.observation_space), "actions": str(env.action_space)}
         here, there = texts(made), texts(self.env)
         hint = "has other {} than the training environment: {}, not {}"
-        name = made.name or type(env).__name__
+        name = made.name or (env if isinstance(env, str) else type(env).__name__)
         raise_if_any([Problem("env", name, hint.format(x, here[x], there[x])) for x in here if here[x] != there[x]])
         return made
 

@@ -179,7 +179,8 @@ def make_train(
     def remake(overrides: dict[str, Any], levels: int, other: Any) -> Environment:
         """Return fresh training environments, or those of `other`, with parameter `overrides` and `levels` levels."""
         if other is not None:
-            return with_levels(_environment(cfg.replace(env_kwargs=()), other, None, overrides, {}), levels)
+            own, given = (cfg.replace(env=other), None) if isinstance(other, str) else (cfg, other)
+            return with_levels(_environment(own.replace(env_kwargs=()), given, None, overrides, {}), levels)
         return with_levels(make_environment(env, env_params, {**cfg.env_params, **overrides}, cfg.randomize), levels)
 
     train = Train(cfg, environment, network, made, remake, given, axis)

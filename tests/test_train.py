@@ -238,6 +238,14 @@ def test_evaluation_plays_in_another_environment_with_the_same_spaces():
     assert "has other actions than the training environment" in str(error.value)
 
 
+def test_evaluation_takes_the_id_of_another_environment():
+    train = purerl.make_train(PPOConfig(env="FourRooms-misc", hidden=(8,)))
+    grid = train.evaluate(train.init(KEY), KEY, 4, env="FourRooms-misc")
+    assert grid.lengths.shape == (4,)
+    with pytest.raises(purerl.ConfigError, match="env = 'CartPole-v1': has other observations than the training environment"):
+        train.evaluate(train.init(KEY), KEY, 4, env="CartPole-v1")
+
+
 @pytest.mark.slow
 def test_runs_and_fit_forward_the_deterministic_option():
     runs = Trainer(CFG, 0, 1, False, {"env": probes.ActionDependent(), "network": leaning()}, 1)

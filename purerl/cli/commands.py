@@ -77,7 +77,7 @@ def plot_curves(
     Args:
         dirs: Directories of the runs to compare, at least one.
         out: File to write.
-        metric: Any metric of the runs: episode_return, episode_length, entropy, approx_kl, explained_variance, ...
+        metric: Any metric of the runs: episode_return, episode_length, entropy, approx_kl, evaluation/episode_return, ...
         centre: Statistic over seeds: interquartile mean or mean.
     """
     _make_folder(out)

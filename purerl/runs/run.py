@@ -175,7 +175,7 @@ def load(
 
     Raises:
         CheckpointMismatch: an object is missing or differs from the run's, or the arrays of the checkpoint do not fit.
-        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
+        CheckpointError: the directory has no checkpoint or best state, or the checkpoint cannot be read.
         ConfigError: an object is invalid, `config_class` is not a config class, or `updates` is given with `best`.
 
     Example:
@@ -187,6 +187,8 @@ def load(
     home = absolute(directory)
     if best and updates is not None:
         raise ConfigError([Problem("updates", updates, "cannot be combined with best=True, which loads the best states so far")])
+    if best and not saved_updates(home / "best"):
+        raise CheckpointError(f"no best state in {home}; train with eval_every (--eval-every)")
     saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
     record = saved.record
     if config_class is not None and not (isinstance(config_class, type) and issubclass(config_class, OnPolicyConfig)):

@@ -157,23 +157,18 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     """
     record = newest_record(directory)
     metrics, header = curves.read(directory)
-    lines = curves_in(directory, metrics, header, "episode_return")
-    values = np.concatenate([line.values for line in lines])
-    pairs, differ = header.runs, header.configs
-    steps, final = lines[0].steps - header.first_step, over_the_last(metrics, "episode_return", LAST)
+    lines = curves_in(directory, metrics, header, "episode_return" if episodes == "training" else "evaluation/episode_return")
+    steps, values = lines[0].steps - header.first_step, np.concatenate([line.values for line in lines], dtype=np.float64)
+    pairs, differ, per_update = header.runs, header.configs, header.steps // header.every
+    final = values[:, -1] if episodes == "evaluation" else over_the_last(metrics, "episode_return", LAST)
     if episodes == "evaluation":
-        table = read_evaluations(directory / "evaluations.jsonl", len(pairs))
-        if not len(table["update"]):
-            raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
-        if score == "final" and not is_current(table["update"], record["updates"]):
-            warn(f"{directory}: the last evaluation was after {table['update'][-1]:,} of {record['updates']:,} updates")
-        steps = table["update"] * (header.steps // header.every)
-        values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
+        if score == "final" and not is_current(steps // per_update, record["updates"]):
+            warn(f"{directory}: the last evaluation was after {steps[-1] // per_update:,} of {record['updates']:,} updates")
     elif score == "final" and header.every > 1 and np.shape(metrics["episode_return"].count)[-1] * LAST < 1:
         warn(f"{directory}: with metrics_every={header.every}, scores are from more than the last tenth of training")
     scores = final if score == "final" else _mean_of_curve(values, steps)
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
-    is_early = record["updates"] * (header.steps // header.every) < record["config"]["total_timesteps"]
+    is_early = record["updates"] * per_update < record["config"]["total_timesteps"]
     if score == "final" and is_early and record.get("stopped_by") == STOPPED:
         warn(f"{directory}: a high score ended the run (stop_when), so its final score is biased upwards")
     finite, found = record.get("finite") or [True] * len(pairs), []

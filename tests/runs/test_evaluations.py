@@ -44,6 +44,23 @@ def test_evaluations_run_before_the_first_and_after_every_kth_update(run):
     assert len((directory / "evaluations.jsonl").read_text().splitlines()) == 5
 
 
+def test_evaluations_have_curves(run):
+    directory, result = run
+    (curve,) = plots.curves_of(directory, "evaluation/episode_length")
+    assert curve.steps.tolist() == [0, 512, 1024, 1536, 2048]
+    np.testing.assert_array_equal(curve.values, result.evaluations["episode_length"].T)
+    with pytest.raises(purerl.ConfigError, match="did you mean 'evaluation/episode_return'"):
+        plots.curves_of(directory, "evaluation/episode_returns")
+
+
+def test_runs_without_evaluations_have_no_best_state_and_no_curve_of_them(tmp_path):
+    fitted(2, directory=tmp_path)
+    with pytest.raises(purerl.CheckpointError, match=r"no best state in .*; train with eval_every"):
+        purerl.load(tmp_path, best=True, env=Varied())
+    with pytest.raises(purerl.CheckpointError, match="has no evaluations; train with eval_every"):
+        plots.curves_of(tmp_path, "evaluation/episode_return")
+
+
 @pytest.mark.slow
 def test_evaluations_include_the_configs_episode_info(run):
     table = run[1].evaluations

@@ -12,6 +12,7 @@ import numpy as np
 from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest
 from purerl.core.metrics import Sum, add_up, summarize
 from purerl.runs.analysis import statistics
+from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record
 from purerl.runs.storage.files import write_errors
@@ -40,10 +41,10 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
     """Return a metric of a run over environment steps, one curve per config.
 
     Rows are aggregated to at most 60 points. A point of a sum is the mean sum of a row. A point of a mean is NaN if nothing was
-    counted in its rows.
+    counted in its rows. A metric of evaluations, such as "evaluation/episode_return", has a point for each evaluation.
 
     Raises:
-        CheckpointError: the directory has no curves, or their header is damaged.
+        CheckpointError: the directory has no curves or, for a metric of evaluations, no evaluations; or a header is damaged.
         ConfigError: the run has no such metric.
     """
     directory = pathlib.Path(path).expanduser()
@@ -52,6 +53,31 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
 
 def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.Header, metric: str) -> list[Curve]:
     """Return the curves of a directory, as `curves_of` does, from metrics that have already been read."""
+    is_evaluated = metric.startswith("evaluation/")
+    steps, values = _evaluated(directory, header, metric) if is_evaluated else _trained(metrics, header, metric)
+    diverged = np.zeros(len(header.runs), bool)
+    if not is_evaluated:
+        diverged |= np.isnan(np.atleast_2d(jax.tree.leaves(metrics[metric])[0])).max(-1)
+    with contextlib.suppress(CheckpointError):  # curves without a checkpoint can be plotted, too
+        diverged = diverged | ~np.array(newest_record(directory).get("finite", ~diverged))
+    configs = [config for config, _ in header.runs]
+    label = lambda config: directory.name if config is None else f"{directory.name}: {header.configs[config]}"
+    rows_of = {config: [i for i, other in enumerate(configs) if other == config] for config in configs}
+    return [Curve(label(config), steps, values[rows], diverged[rows]) for config, rows in rows_of.items()]
+
+
+def _evaluated(directory: pathlib.Path, header: curves.Header, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps `[evaluations]` and the values `[runs, evaluations]` of a metric of evaluations."""
+    table = read_evaluations(directory / "evaluations.jsonl", len(header.runs))
+    if not len(updates := table.pop("update")):
+        raise CheckpointError(f"{directory} has no evaluations; train with eval_every (--eval-every)")
+    if (name := metric.partition("/")[2]) not in table:
+        raise ConfigError([Problem("metric", metric, nearest(metric, [f"evaluation/{name}" for name in table]))])
+    return updates * (header.steps // header.every) + header.first_step, table[name].T
+
+
+def _trained(metrics: dict[str, Any], header: curves.Header, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps `[points]` and the values `[runs, points]` of a metric of training."""
     if metric not in metrics:
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
     steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64) + header.first_step, metrics[metric]
@@ -61,15 +87,7 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
     rows = [np.atleast_1d(summarize(add_up({metric: part(max(0, end - each), end)}))[metric]) for end in ends]
     values = np.stack(rows, axis=-1) if rows else np.zeros((max(1, len(header.runs)), 0), np.float32)
     values = values / np.diff([0, *ends]) if isinstance(chosen, Sum) else values
-    pairs, differ = header.runs, header.configs
-    configs = [config for config, _ in pairs]
-    label = lambda config: directory.name if config is None else f"{directory.name}: {differ[config]}"
-    diverged = np.isnan(np.atleast_2d(jax.tree.leaves(chosen)[0])).max(-1)
-    with contextlib.suppress(CheckpointError):  # curves without a checkpoint can be plotted, too
-        diverged = diverged | ~np.array(newest_record(directory).get("finite", ~diverged))
-    rows_of = {config: [i for i, other in enumerate(configs) if other == config] for config in configs}
-    ends = np.array(ends, np.int64)
-    return [Curve(label(config), steps[ends - 1], values[rows], diverged[rows]) for config, rows in rows_of.items()]
+    return steps[np.array(ends, np.int64) - 1], values
 
 
 def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
@@ -81,10 +99,8 @@ def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     known = [x for x, lost in zip(curve.values, curve.diverged, strict=True) if not (lost or np.isnan(x).all())]
     if not known:
         return curve.steps[:0], np.zeros((0, 0))
-    seen = ~np.isnan(known)
-    begin = int(seen.argmax(1).max())
-    whole = [np.interp(curve.steps, curve.steps[there], values[there]) for there, values in zip(seen, known, strict=True)]
-    return curve.steps[begin:], np.array(whole)[:, begin:]
+    begin = int((~np.isnan(known)).argmax(1).max())
+    return curve.steps[begin:], statistics.interpolated(np.array(known), curve.steps, curve.steps)[:, begin:]
 
 
 def plot(
@@ -100,7 +116,7 @@ def plot(
     Args:
         directories: directories of the runs to compare.
         out: file to write; its suffix chooses the format.
-        metric: any metric of the runs.
+        metric: any metric of the runs; of evaluations, such as "evaluation/episode_return".
         centre: the statistic over seeds, `iqm` or `mean`; the band is its 95 % bootstrap interval.
         labels: labels of the lines; by default the names of their directories and, with several configs, how each config differs.
 
@@ -108,7 +124,7 @@ def plot(
         The matplotlib figure.
 
     Raises:
-        CheckpointError: a directory has no curves.
+        CheckpointError: a directory has no curves, or no evaluations.
         ConfigError: the metric, the statistic, the suffix of `out`, the directories or the number of labels is wrong.
 
     Example:

@@ -23,7 +23,7 @@ def iqm(scores: np.ndarray) -> np.ndarray:
         >>> float(purerl.iqm(np.array([-100.0, 1, 2, 3, 4, 5, 6, 100])))
         3.5
     """
-    scores = np.asarray(scores)
+    scores = np.atleast_1d(scores)
     cut = len(scores) // 4
     middle = np.sort(scores, axis=0)[cut : len(scores) - cut].mean(0, dtype=np.float64)
     return np.where(np.isnan(scores).any(0), np.nan, middle)[()]

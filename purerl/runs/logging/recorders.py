@@ -154,7 +154,10 @@ class TextRows(Rows):
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         lines = [line for line in read_file(self.path).splitlines(keepends=True) if line.endswith(b"\n")]
-        atomic_write(self.path, b"".join(self.kept(lines, progress.updates)))
+        kept = self.kept(lines, progress.updates)
+        if len(kept) < len(lines) and not progress.updates:
+            warn(f"{self.path} has rows of an earlier run or start, which are replaced; give each run a file of its own")
+        atomic_write(self.path, b"".join(kept))
         self.sink = open(self.path, "a")  # noqa: SIM115
 
     @abc.abstractmethod
