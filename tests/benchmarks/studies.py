@@ -1,4 +1,4 @@
-"""Comparisons of algorithms and hyperparameters: scores of seeds 0 - 7 for each case. `--record` saves them in `studies.json`.
+"""Comparisons of algorithms and hyperparameters: scores of each case's seeds, 0 - 7. `--record` saves them in `studies.json`.
 
 python -m tests.benchmarks.studies NAME ... --record              studies by name; minutes to an hour each
 python -m tests.benchmarks.studies stale --seconds --record       seconds of a run of each recorded row; on an idle machine
@@ -22,7 +22,7 @@ from tests.benchmarks import recording
 from tests.benchmarks.scores import last_returns, score, score_rows
 from tests.benchmarks.studies_cases import STUDIES
 
-SEEDS, TUNING_SEEDS, FIRST_SEED_OF_TRIALS = range(8), range(100, 102), 1000
+TUNING_SEEDS, FIRST_SEED_OF_TRIALS = range(100, 102), 1000
 
 
 def settings(case):
@@ -83,7 +83,7 @@ def run(name, only, purejaxrl, record):
         if case.like:
             found = type(cfg).from_json(json.dumps(recording.load("studies.json")[name][case.like]["config"]))
             cfg = found.replace(env=cfg.env, total_timesteps=cfg.total_timesteps)
-        scores = scores_of(case, cfg, SEEDS, purejaxrl).tolist()
+        scores = scores_of(case, cfg, case.seeds, purejaxrl).tolist()
         row = {
             "algorithm": "purejaxrl" if case.purejaxrl else algorithm_of(cfg),
             "config": json.loads(cfg.to_json()),

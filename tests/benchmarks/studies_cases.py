@@ -23,6 +23,7 @@ class Case(NamedTuple):
     success: score the share of fresh episodes with a positive return.
     training_levels: score episodes in the training levels.
     purejaxrl: train purejaxrl's PPO with the sizes, the learning rate and the activation of `cfg`; score it as with `last`.
+    seeds: the seeds of the scores.
     """
 
     cfg: Any
@@ -38,6 +39,7 @@ class Case(NamedTuple):
     success: bool = False
     training_levels: bool = False
     purejaxrl: bool = False
+    seeds: range = range(8)
 
 
 # --- recurrent networks -----------------------------------------------------------------------------------------------
@@ -378,6 +380,15 @@ def suites():
     return cases
 
 
+def published():
+    """Build cases of Playground's tasks with its published settings, for the first two updates (2 M steps), with one seed."""
+    cases = {}
+    for task in ("CartpoleSwingup", "CheetahRun", "WalkerWalk"):
+        cfg = purerl.preset("playground/CheetahRun").replace(env=f"playground/{task}")
+        cases[task] = Case(cfg.replace(total_timesteps=2 * cfg.batch_size), seeds=range(1))
+    return cases
+
+
 def levels():
     """Vary the number of training mazes of 10 x 10 cells; score the share of mazes solved, in training mazes and in others."""
     cfg = purerl.PPOConfig(
@@ -411,5 +422,6 @@ STUDIES = {
     "keys": keys,
     "pretraining": pretraining,
     "suites": suites,
+    "published": published,
     "levels": levels,
 }

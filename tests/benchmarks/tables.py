@@ -332,7 +332,8 @@ def study_table(rows):
         scores = np.array(row["scores"])
         digits = 0 if np.abs(scores).max() > 100 else 1 if np.abs(scores).max() > 2 else 2
         says = [f"{x:.{digits}f}" for x in (iqm(scores), *interval(scores), *sorted(scores))]
-        cells = [label, f"{int(row['config']['total_timesteps']):,}", says[0], f"{says[1]} to {says[2]}", ", ".join(says[3:])]
+        between = f"{says[1]} to {says[2]}" if len(scores) > 1 else ""
+        cells = [label, f"{int(row['config']['total_timesteps']):,}", says[0], between, ", ".join(says[3:])]
         cells += [f"{row['seconds of a run']:.1f}", f"{iqm(scores) / row['seconds of a run']:.3g}"] if timed else []
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
