@@ -233,11 +233,14 @@ def games():
 
 
 def distractors():
-    """Build cases of Breakout with as many planes of noise as of the game; trials have a quarter of the steps."""
+    """Build cases of Breakout with as many planes of noise as of the game; trials have about a quarter of the steps.
+
+    The first rung of a trial has 1,024 steps of each environment, as many as the longest episode may take.
+    """
     from tests.benchmarks.hidden import NoisyBreakout  # gymnax starts JAX; `use_cores` must run first
 
     return {
-        f"Breakout with distractors, {name}": Case(cfg, NoisyBreakout(), trials=TRIALS, ranges=ranges, tuning_steps=250_000)
+        f"Breakout with distractors, {name}": Case(cfg, NoisyBreakout(), trials=TRIALS, ranges=ranges, tuning_steps=2**18)
         for name, (cfg, ranges) in relatives(total_timesteps=1_000_000).items()
     }
 
