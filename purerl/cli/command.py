@@ -28,6 +28,7 @@ from purerl.cli.commands import COMMANDS
 from purerl.cli.flags import (
     base_of,
     config_of,
+    file_of,
     flags_of,
     given_flags,
     job_of,
@@ -121,4 +122,6 @@ def _run(args: list[str]) -> int:
     asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
     refuse_swept(args, asked)
     cfg = config_of(algorithms[name], values)
-    return run_tuning(cfg, asked, given_flags(args)) if isinstance(asked, Tuning) else run_training(cfg, asked)
+    if isinstance(asked, Tuning):
+        return run_tuning(cfg, asked, {*given_flags(args), *file_of(args, algorithms, options_class)})
+    return run_training(cfg, asked)

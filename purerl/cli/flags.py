@@ -18,14 +18,13 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import GROUPS, FieldDoc, default_of, parse_docs, shown
-from purerl.config.fields import as_tuples
+from purerl.config.fields import as_tuples, parse_json
 from purerl.config.other_names import unknown_names
 from purerl.config.presets import preset, presets
 from purerl.config.randomization import distribution_of
 from purerl.config.rules import SWITCH
 from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.studies.space import parse_json
 
 
 def _pairs(read: Callable[[str], Any]) -> Any:
@@ -117,6 +116,13 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
     return found if names_job or "distributed" in given else None
 
 
+def file_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options]) -> dict[str, Any]:
+    """Return the values of the file of flags that `--config` names, by flag; {} without a file."""
+    _, path = given_flags(args).get("config", ("", True))
+    read = isinstance(path, str)  # a flag without a value is refused later, when all flags are read
+    return _from_file(path, args[0], algorithms[args[0]], options) if read else {}
+
+
 def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> dict[str, Any]:
     """Return the defaults of flags, by name: values of a preset, overridden by values of a file of flags.
 
@@ -124,9 +130,7 @@ def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], option
     """
     if not (args and args[0] in algorithms):
         return {}
-    given = {name: value for name, (_, value) in given_flags(args).items()}
-    read = isinstance(given.get("config"), str)  # a flag without a value is refused later, when all flags are read
-    file = _from_file(given["config"], args[0], algorithms[args[0]], options) if read else {}
+    given, file = {name: value for name, (_, value) in given_flags(args).items()}, file_of(args, algorithms, options)
     name = file.get("preset") if given.get("preset", True) is True else given["preset"]
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[args[0]]()):

@@ -13,8 +13,8 @@ import numpy as np
 from purerl.cli.by_path import imported_objects
 from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem
-from purerl.runs.analysis.statistics import few_seeds
+from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.runs.analysis.statistics import few_seeds, short
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, table_of
@@ -61,7 +61,11 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
 
 
 def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) -> int:
-    made = sweep(cfg, space.parsed(cfg, asked.sweep, "sweep"), draws=asked.draws, seed=asked.seed)
+    values = space.parsed(cfg, asked.sweep, "sweep")
+    fixed = [path for path in values if path.partition(".")[0] in ("env", "env_kwargs")] if "env" in options else []
+    hint = f"cannot be swept, since {cfg.env} is made once; start a run for each value"
+    raise_if_any([Problem("sweep", path, hint) for path in fixed])
+    made = sweep(cfg, values, draws=asked.draws, seed=asked.seed)
     recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
     result = made.fit(at_once=asked.at_once or None, recorders=recorders_of, **options)
     if not is_first():
@@ -84,6 +88,8 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
 def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) -> int:
     """Tune as the flags describe, and return the exit status. Without --param, the `given` flags keep their values."""
     default = {path: x for path, x in space.default_ranges(cfg).items() if path not in given}
+    if not (asked.param or default):
+        raise ConfigError([Problem("param", (), "is needed, since flags set all fields that are tuned by default")])
     values = space.parsed(cfg, asked.param, "param") if asked.param else default
     options = _arguments_of(tune, asked) | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     console, best = LiveLine().console, np.full(asked.rungs, np.nan)
@@ -102,7 +108,7 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
         return _status(found.stopped_by)
     completed = [x for x in found.trials if x.completed]
-    rows = [[str(x.number), space.in_words(x.point), f"{x.score:.1f}"] for x in completed[: asked.finalists]]
+    rows = [[str(x.number), space.in_words(x.point), short(x.score)] for x in completed[: asked.finalists]]
     title = f"best completed trials of {len(found.trials)}, by the mean return over {asked.num_seeds} seeds"
     console.print(table_of(title, ("trial", "hyperparameters", "return"), rows, left=2))
     lines = [

@@ -282,6 +282,14 @@ def as_tuples(value: Any) -> Any:
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text, such as a number or true, or of True, False or None; return any other text unchanged."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
+    except json.JSONDecodeError:
+        return text
+
+
 def is_float_leaf(field: dataclasses.Field) -> bool:
     """Return True if a field is a leaf with a single number, unlike `env_params` or a nested config."""
     return not field.metadata.get("static") and field.type is float

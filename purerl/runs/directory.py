@@ -11,6 +11,7 @@ A directory is data: nothing in it is ever imported, called or executed.
 
 import contextlib
 import functools
+import json
 import os
 import pathlib
 import secrets
@@ -26,7 +27,10 @@ from purerl.runs.identity import begin_anew, changes_of_numbers, differences
 from purerl.runs.processes import by_first, is_first
 from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, leaf_differences, prepare
 from purerl.runs.storage.curves import FILE
-from purerl.runs.storage.files import atomic_write, read_errors
+from purerl.runs.storage.files import atomic_write, read_errors, read_file
+from purerl.runs.storage.object_values import other_numbers
+
+STUDY, PLAN = "study.json", "sweep.json"  # the files that make a directory that of a study or of a sweep
 
 
 def absolute(directory: Any) -> pathlib.Path:
@@ -170,6 +174,8 @@ class Directory:
         if not there:
             if resume == "must":
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from; use resume='auto'")])
+            if self.path is not None and (owner := _owner(self.path)):
+                raise ConfigError([Problem("directory", str(self.path), f"belongs to a {owner}; choose another directory")])
             return None
         saved = first_readable(there, store.load)
         self._check(saved, plan, wanted)
@@ -183,6 +189,18 @@ class Directory:
         if saved.updates > plan.num_updates:
             text = f"the run is already at update {saved.updates}, beyond the requested {plan.num_updates} updates"
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; use a larger value, or another directory"])
-        continues = saved.updates < plan.num_updates and is_first()
-        for text in changes_of_numbers(saved.record, self.identity, self._cls) if continues else ():
+        is_finished = saved.updates == plan.num_updates
+        values = other_numbers(saved.record.get("numbers", {}), self.identity["numbers"])
+        texts = values if is_finished else changes_of_numbers(saved.record, self.identity, self._cls)
+        for text in texts if is_first() else ():
             warn(text)
+
+
+def _owner(path: pathlib.Path) -> str:
+    """Return "study" or "sweep" for the directory of a study, or of a sweep of several programs; else ""."""
+    with contextlib.suppress(ValueError, AttributeError, TypeError):
+        if (path / STUDY).exists():
+            return "study"
+        if len(json.loads(read_file(path / PLAN) or b"{}").get("programs", ())) > 1:
+            return "sweep"
+    return ""

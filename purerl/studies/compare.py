@@ -58,7 +58,7 @@ def compare(
         names = short if len(set(short)) == len(short) else [str(path) for path in entries]
         found += [Problem("entries", name, "is given twice") for name in set(names) if names.count(name) > 1]
         named = dict(zip(names, entries, strict=True))
-    lists = {name: [x] if is_path(x) else x for name, x in named.items()} if isinstance(named, Mapping) else {}
+    lists = {str(name): [x] if is_path(x) else x for name, x in named.items()} if isinstance(named, Mapping) else {}
     if not lists or not all(isinstance(x, list | tuple) and x and all(map(is_path, x)) for x in lists.values()):
         found.append(Problem("entries", entries, "must be a list of run folders, or a dict from names to such lists"))
     raise_if_any(found)

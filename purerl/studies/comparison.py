@@ -14,6 +14,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.runs.analysis import statistics
+from purerl.runs.analysis.plots import as_label
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.studies.reading import Scored
 
@@ -134,7 +135,7 @@ class Comparison:
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Return the table of interquartile means: its columns, and one row per entry."""
-        words = lambda numbers: statistics.with_interval(numbers, _short)
+        words = lambda numbers: statistics.with_interval(numbers, statistics.short)
         pooled = len(self.tasks) > 1 and self.can_pool
         columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
         rows = []
@@ -152,7 +153,7 @@ class Comparison:
 
     def markdown(self) -> str:
         """Return the tables and the protocol as Markdown, preceded by the note `unequal` if there is one."""
-        line = lambda cells: "| " + " | ".join(cells) + " |"
+        line = lambda cells: "| " + " | ".join(" ".join(cell.replace("|", r"\|").split()) for cell in cells) + " |"
         tables = [[line(x), "|" + "---|" * len(x), *map(line, rows), ""] for x, rows in (self.rows(), self.pair_rows()) if rows]
         return "\n".join([*([self.unequal, ""] if self.unequal else []), *itertools.chain(*tables), self.protocol, ""])
 
@@ -160,7 +161,8 @@ class Comparison:
 
     def latex(self) -> str:
         """Return the table of interquartile means as LaTeX with booktabs; its caption is `unequal` and the protocol."""
-        signs = {ord(sign): f"\\{sign}" for sign in "&%_#$"} | {ord(">"): "$>$"}
+        signs = {ord(sign): f"\\{sign}" for sign in "&%_#${}"} | {ord(sign): f"${sign}$" for sign in "<>"}
+        signs |= {ord("\\"): r"\textbackslash{}", ord("~"): r"\textasciitilde{}", ord("^"): r"\textasciicircum{}"}
         columns, rows = self.rows()
         head, *body = [" & ".join(cell.translate(signs) for cell in row) + r" \\" for row in (columns, *rows)]
         parts = (
@@ -206,7 +208,7 @@ class Comparison:
         figure = Figure(figsize=(4.6 * count, 3.8), layout="constrained")
         for draw, axes in zip(panels, figure.subplots(1, count, squeeze=False)[0], strict=False):
             draw(axes)
-        figure.suptitle(f"{self.unequal} {self.note}".strip(), fontsize="small", color="tab:red", wrap=True)
+        figure.suptitle(as_label(f"{self.unequal} {self.note}".strip()), fontsize="small", color="tab:red", wrap=True)
         with write_errors(out):
             figure.savefig(pathlib.Path(out).expanduser(), dpi=150)
         return figure
@@ -218,7 +220,7 @@ class Comparison:
     def _draw_efficiency(self, axes: Any) -> None:
         for name in self.entries:
             shares, centre, low, high = self.efficiency(name)
-            (line,) = axes.plot(shares, centre, label=name)
+            (line,) = axes.plot(shares, centre, label=as_label(name))
             axes.fill_between(shares, low, high, color=line.get_color(), alpha=0.25, lw=0)
         axes.set(xlabel="share of training", ylabel=f"interquartile mean of the {self._unit}")
         axes.set_title("sample efficiency, 95 % interval", fontsize="medium")
@@ -240,7 +242,7 @@ class Comparison:
             middle, low, high = self.improvement(ours, theirs)
             axes.barh(i, high - low, left=low, height=0.5, alpha=0.4)
             axes.plot([middle, middle], [i - 0.25, i + 0.25], color="black")
-        axes.set_yticks(range(len(pairs)), [f"{a}\n> {b}" for a, b in pairs], fontsize="small")
+        axes.set_yticks(range(len(pairs)), [as_label(f"{a}\n> {b}") for a, b in pairs], fontsize="small")
         axes.axvline(0.5, color="grey", lw=1, ls=":")
         axes.set_xlim(0, 1)
         axes.set_title("probability of improvement", fontsize="medium")
@@ -274,7 +276,3 @@ def _with_interval(scores: list[np.ndarray]) -> tuple[float, float, float]:
 def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
     """Return the learning curve of each seed, interpolated at shares of training, `[seeds, points]`."""
     return statistics.interpolated(one.curve, one.steps, shares * one.steps[-1])
-
-
-def _short(number: float) -> str:
-    return f"{number:.3g}" if abs(number) < 10 else f"{number:.1f}"

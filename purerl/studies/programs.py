@@ -3,18 +3,20 @@
 import contextlib
 import pathlib
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import CheckpointMismatch
+from purerl.core.errors import CheckpointMismatch, warn
 from purerl.runs.devices import available_bytes
-from purerl.runs.directory import Lock
+from purerl.runs.directory import PLAN, Lock
 from purerl.runs.fit import evaluation_of
 from purerl.runs.options import OBJECTS
 from purerl.runs.storage.checkpoint import saved_updates
+from purerl.runs.storage.object_values import numbers_of, other_numbers
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
-from purerl.studies.reading import PLAN, has_begun, read_plan, refuse_another
+from purerl.studies.reading import has_begun, read_plan, refuse_another
 
 MEMORY_FRACTION = 0.8
 MAX_BYTES_RATIO = 200  # an update needs less memory than this multiple of its state and rollout
@@ -52,6 +54,11 @@ def runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]
     return runs
 
 
+def numbers_in(runs: Iterable[Trainer]) -> dict[str, str]:
+    """Return the values in the custom objects of these runs, by path."""
+    return next((numbers_of(x.train.given, x.train.env) for x in runs), {})
+
+
 def count_fitting(runs: Trainer, most: int) -> int:
     """Return the number of configs that fit into memory at once; `most` if the whole program fits.
 
@@ -78,8 +85,10 @@ def lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None
             planning.callback(Lock(folder).release)
 
 
-def saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
+def saved_at_once(home: pathlib.Path, wanted: dict[str, Any], numbers: dict[str, str]) -> int | None:
     """Return `at_once` of the sweep that was begun in a directory; None if no sweep was begun there.
+
+    Warn if values in the custom objects differ from `numbers`.
 
     Raises:
         CheckpointMismatch: the directory has a run, or a sweep that differs from `wanted`.
@@ -90,4 +99,6 @@ def saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
     if saved is None or not has_begun(home):  # killed before its first checkpoint
         return None
     refuse_another(home / PLAN, saved, wanted)
+    for text in other_numbers(saved.get("numbers", {}), numbers):
+        warn(text)
     return saved["at_once"]

@@ -13,7 +13,8 @@ import numpy as np
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, is_int, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
-from purerl.runs.analysis.statistics import interpolated, interval, iqm, with_interval
+from purerl.runs.analysis.statistics import interpolated, interval, iqm, short, with_interval
+from purerl.runs.directory import PLAN
 from purerl.runs.evaluations import is_current, read_evaluations
 from purerl.runs.fit import FitResult
 from purerl.runs.run import num_runs
@@ -23,7 +24,6 @@ from purerl.runs.storage.checkpoint import newest_record, saved_updates
 from purerl.runs.storage.files import read_errors, read_file
 from purerl.studies.tasks import Task, is_of_task, task_of
 
-PLAN = "sweep.json"
 RECORDING = ("total_timesteps", "metrics_every", "info", "episode_info")  # fields that seeds of one entry may differ in
 WINNER = "winner"  # the file in which a study names the folder of its winner's runs
 
@@ -109,6 +109,10 @@ def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
             found.append(directory)
     if not found:
         raise CheckpointError(f"no run in {folder}" + ("; the study has no winner yet" if is_study else ""))
+    for home in dict.fromkeys(directory.parent for directory in found if directory != top):
+        names = list((read_plan(home / PLAN) or {}).get("programs", {}))
+        if lacking := [name for name in names if not saved_updates(home / name / "checkpoints")]:
+            warn(f"{home}: {len(lacking)} of {len(names)} programs of the sweep have no checkpoint yet, and are left out")
     return found
 
 
@@ -239,7 +243,7 @@ class Summary(NamedTuple):
     @property
     def score(self) -> str:
         """Return the interquartile mean and its interval as text."""
-        return with_interval((self.iqm, self.low, self.high), "{:.1f}".format)
+        return with_interval((self.iqm, self.low, self.high), short)
 
 
 def summary_of(label: str, scores: np.ndarray) -> Summary:
@@ -250,15 +254,18 @@ def summary_of(label: str, scores: np.ndarray) -> Summary:
     return Summary(label, len(scores), float(iqm(scores)), *map(float, interval(scores)))
 
 
-def final_returns(result: FitResult) -> np.ndarray:
-    """Return each run's mean return, `[runs]`: in the last evaluation, or, without a current one, in the last tenth of training.
+def has_current_evaluation(result: FitResult) -> bool:
+    """Return True if the last evaluation was in the last tenth of the finished updates."""
+    return is_current(result.evaluations["update"], result.progress.updates)
+
+
+def final_returns(result: FitResult, evaluated: bool) -> np.ndarray:
+    """Return each run's mean return, `[runs]`: if `evaluated`, in the last evaluation, else in the last tenth of training.
 
     If the run diverged or no episode ended, the result is NaN.
     """
-    if is_current(result.evaluations["update"], result.progress.updates):
-        final = result.evaluations["episode_return"][-1].astype(np.float64)
-    else:
-        final = over_the_last(result.metrics, "episode_return", LAST)
+    training = lambda: over_the_last(result.metrics, "episode_return", LAST)
+    final = result.evaluations["episode_return"][-1].astype(np.float64) if evaluated else training()
     return np.where(result.finite, final, np.nan)
 
 

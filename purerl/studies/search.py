@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, warn
 from purerl.studies import space
 from purerl.studies.steps import Step, trials_of
 
 FIRST_DRAWS = 8  # minimum number of random trials before TPE uses its model
+MOST_ASKED = 20  # times that a sampler is asked for a new config, beyond the number of known ones
 MOST_LISTED = 100_000  # longest list of combinations of static values; with more, Optuna samples
 
 Point = dict[str, Any]  # the hyperparameters of a trial, by field
@@ -27,7 +28,8 @@ class Search:
     Args:
         cfg, values, trials: the config, the values to try by field, and the number of configs to try.
         options: options that a continued study must keep: num_seeds, rungs, at_once, seed, and the description of the objects.
-        sampler, pruner: a function from a seed to an Optuna sampler, or None for TPE; an Optuna pruner, or None.
+        sampler, pruner: a function from a seed to an Optuna sampler, called for each batch, or None for TPE; an Optuna pruner, or
+          None.
     """
 
     cfg: OnPolicyConfig
@@ -86,18 +88,38 @@ class Search:
         seed, startup = self.options["seed"] + 1 + len(steps), max(self.options["at_once"], FIRST_DRAWS)
         tpe = {"multivariate": True, "constant_liar": True, "n_startup_trials": startup}
         sampler = samplers.TPESampler(seed=seed, **tpe) if self.sampler is None else self.sampler(seed)
+        if not isinstance(sampler, samplers.BaseSampler):
+            raise ConfigError([Problem("sampler", sampler, "must be a function from a seed to an Optuna sampler")])
         # TPE treats running trials as bad, and does not count them as startup trials. But waiting trials are among the better
         # trials of their rung, so TPE receives them as pruned trials with their current scores.
-        study = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING)
+        study, places = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING), list(range(len(known)))
+        tried = {space.in_words(point, space.EXACT) for point in known}
         for _ in range(count):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PartialFixedSampler warns that it is experimental
                 study.sampler = samplers.PartialFixedSampler(fixed, sampler) if fixed else sampler
-                trial = study.ask(self._distributions)
+            trial, words = self._ask_new(study, tried)
+            if words in tried and drawn:
+                break  # a smaller batch
+            if words in tried:
+                warn(f"the sampler gives no new config, so a known one is tried again: {words}")
+            tried.add(words)
+            places.append(trial.number)
             drawn.append(trial.params)
             fixed = {path: trial.params[path] for path in static}
-        self._attrs |= {trial.number: trial.system_attrs for trial in study.trials}
+        asked = study.trials
+        self._attrs |= {number: asked[place].system_attrs for number, place in enumerate(places)}
         return drawn
+
+    def _ask_new(self, study: Any, tried: set[str]) -> tuple[Any, str]:
+        """Return a trial of an Optuna study that is not in `tried`, if the sampler gives one, and the trial's config as text."""
+        trial, words = None, ""
+        for _ in range(len(tried) + MOST_ASKED):
+            trial = study.ask(self._distributions)
+            words = space.in_words(self._point_of(trial.params), space.EXACT)
+            if words not in tried:
+                break
+        return trial, words
 
     def pruned(self, steps: Sequence[Step], step: Step) -> set[int]:
         """Return the numbers of the trials that the pruner stops, out of a batch that has just been trained."""
@@ -124,7 +146,7 @@ class Search:
             drawn |= zip(step.trials, step.drawn, strict=False)
             for number, value in zip(step.trials, step.values, strict=True):
                 values.setdefault(number, {}).update({} if number in step.unknown else {2**step.rung: value})
-        study = self._optuna.create_study(direction="maximize", pruner=self.pruner)
+        study = self._optuna.create_study(study_name="purerl", direction="maximize", pruner=self.pruner)
         for number, trial in sorted(trials_of(steps, self.options["rungs"]).items()):
             state = {"completed": states.COMPLETE, "waiting": waiting}.get(trial.status, states.PRUNED)
             if (trial.completed and math.isnan(trial.score)) or (state == waiting == states.PRUNED and not values[number]):

@@ -13,7 +13,7 @@ import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
-from purerl.config.fields import is_float_leaf, kind_of
+from purerl.config.fields import is_float_leaf, kind_of, parse_json
 from purerl.config.other_names import renamed
 from purerl.config.randomization import randomize_problem
 from purerl.config.rules import AUTO
@@ -82,6 +82,9 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
             if path in values:
                 found.append(Problem(flag, text, f"{path} {TWICE}"))
             values[path] = _range_of(text, given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
+            words = [value_in_words(x, EXACT) for x in values[path]] if ":" not in given else []
+            if len(set(words)) < len(words):
+                found.append(Problem(flag, text, "lists a value twice; the widths of two layers are written 64x64"))
         except ConfigError as error:
             found += error.problems
     raise_if_any(found)
@@ -162,7 +165,7 @@ def group_points(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]]) -> list[
     groups: dict[Any, tuple[dict[str, Any], list[int]]] = {}
     for place, point in enumerate(points):
         static = {path: x for path, x in point.items() if is_static(cfg, path)}
-        key = tuple(static.items()), frozenset(path for path in point if path.startswith("env_params."))
+        key = in_words(static, EXACT), frozenset(path for path in point if path.startswith("env_params."))
         groups.setdefault(key, (static, []))[1].append(place)
     return list(groups.values())
 
@@ -221,9 +224,11 @@ def in_words(point: dict[str, Any], digits: int = 6) -> str:
 
 
 def value_in_words(value: Any, digits: int = 6) -> str:
-    """Return a value as text; `EXACT` digits distinguish any two float32 numbers."""
+    """Return a value as text; `EXACT` digits distinguish any two float32 numbers. The text "8" has quotes, unlike the number."""
     if isinstance(value, float):
         return "auto" if value == AUTO else f"{value:.{digits}g}"
+    if isinstance(value, str) and parse_json(value) is not value:
+        return json.dumps(value)
     return "x".join(map(str, value)) if isinstance(value, tuple) and all(map(is_int, value)) else str(value)
 
 
@@ -293,8 +298,13 @@ def _tuple_of(values: Any) -> tuple:
     is_scalar = hasattr(values, "dtype") and np.ndim(values) == 0
     if isinstance(values, str | bytes | dict) or is_scalar or not hasattr(values, "__iter__"):
         return ()
-    plain = (tuple(x) if isinstance(x, list) else x.item() if hasattr(x, "item") else x for x in values)
-    return tuple({value_in_words(x, EXACT): x for x in plain}.values())  # without duplicates
+    return tuple({value_in_words(x, EXACT): x for x in map(_plain, values)}.values())  # without duplicates
+
+
+def _plain(x: Any) -> Any:
+    """Return a value with Python's numbers and tuples in place of NumPy's and JAX's numbers, arrays and lists."""
+    x = x.tolist() if hasattr(x, "tolist") else x
+    return tuple(map(_plain, x)) if isinstance(x, list | tuple) else x
 
 
 def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> list[Problem]:
@@ -334,13 +344,5 @@ def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
             return int(number) if kind_of(field) is int and number.is_integer() else number
     if kind_of(field) is tuple:
         widths = text.split("x")
-        return tuple(map(int, widths)) if all(map(str.isdigit, widths)) else tuple(text.split("+"))
+        return tuple(map(int, widths)) if all(map(str.isdecimal, widths)) else tuple(text.split("+"))
     return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def parse_json(text: str) -> Any:
-    """Return the value of a JSON text, such as a number or true, or of True, False or None; return any other text unchanged."""
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
-    except json.JSONDecodeError:
-        return text

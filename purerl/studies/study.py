@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from purerl.config.algorithms import algorithm_of
-from purerl.core.errors import CheckpointError, warn
-from purerl.runs.storage.checkpoint import Store, prepare
+from purerl.core.errors import CheckpointError, CheckpointMismatch, warn
+from purerl.runs.directory import PLAN, STUDY
+from purerl.runs.storage.checkpoint import Store, prepare, saved_updates
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, read_file
+from purerl.runs.storage.object_values import other_numbers
 from purerl.studies import space
 from purerl.studies.reading import read_plan, refuse_another
 from purerl.studies.rungs import Arrays, RungTrainer, going_on, split
 from purerl.studies.search import Search
 from purerl.studies.steps import Step, Trial, line_of, step_of, trials_of
-
-STUDY = "study.json"
 
 
 class Study:
@@ -57,9 +57,14 @@ class Study:
         plan = {"algorithm": algorithm_of(self.search.cfg), "config": json.loads(self.search.cfg.to_json())}
         plan |= {"values": {path: plain(x) for path, x in self.search.values.items()}, **self._options}
         if (saved := read_plan(home / STUDY)) is None:
+            if saved_updates(home / "checkpoints") or (home / PLAN).exists():
+                raise CheckpointMismatch(home, ["the directory contains a run or a sweep, not a study"])
             atomic_write(home / STUDY, json.dumps(plan, indent=1).encode())
         else:
+            numbers = plan.pop("numbers", {})
             refuse_another(home / STUDY, saved, plan)
+            for text in other_numbers(saved.get("numbers", {}), numbers):
+                warn(text)
         prepare(home / "waiting")
         self._store = Store(home / "waiting", keep=2**31 - 1)
         journal, lines = home / "trials.jsonl", []

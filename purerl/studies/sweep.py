@@ -19,15 +19,15 @@ from purerl.config.rules import Rule, one_of
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.directory import run_directory
+from purerl.runs.directory import PLAN, run_directory
 from purerl.runs.fit import FitResult, check_arguments, fit
 from purerl.runs.options import SEED, int_from, optional, wrong_values
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.studies import space
-from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, runs_of, saved_at_once
-from purerl.studies.reading import PLAN, Summary, final_returns, has_begun, summary_of
+from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, numbers_in, runs_of, saved_at_once
+from purerl.studies.reading import Summary, final_returns, has_begun, has_current_evaluation, summary_of
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 RULES = {("draws",): int_from(0), ("method",): one_of("sobol", "random"), ("seed",): SEED}
@@ -125,6 +125,7 @@ class Sweep:
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
         raise_if_any(wrong_values({"at_once": at_once, "recorders": recorders}, FIT_RULES))
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
+        seed, num_seeds, at_once = int(seed), int(num_seeds), at_once and int(at_once)  # JSON has no NumPy numbers
         for program in self.programs():  # check all programs before the first is trained
             raise_if_any(problems(program.cfg))
         home = None if directory is None else run_directory(directory)
@@ -146,11 +147,10 @@ class Sweep:
             stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # `stop_when` ends one program
         if len(results) == len(programs) and results[-1].progress.is_finished:
             stopped_by = None  # the stop came in the last chunk of the last program, so nothing is left to train
-        lengths = sorted({result.progress.steps_of_run() for result in results})
-        if len(lengths) > 1 and any(result.stopped_by == STOPPED for result in results):
-            steps = ", ".join(f"{x:,}" for x in lengths)
-            warn(f"stop_when ended programs after different numbers of steps ({steps}), and their scores are ranked together")
-        return SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
+        found = SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
+        if found.note:
+            warn(found.note)
+        return found
 
     def _planned(
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
@@ -163,15 +163,17 @@ class Sweep:
             "seed": seed,
             "num_seeds": num_seeds,
         }
-        saved = None if home is None else by_first(lambda: saved_at_once(home, plan))
         alone = process_count() == 1
         runs = [runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
+        numbers = numbers_in(runs)
+        saved = None if home is None else by_first(lambda: saved_at_once(home, plan, numbers))
         most = len(self.points)
         fit_at_once = lambda: min((count_fitting(x, most) for x in runs), default=most)
         (at_once,), _ = agreed(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
         if home is not None:
             plan |= {"at_once": at_once, "labels": self.labels, "programs": {x.name: x.places for x in programs}}
+            plan["numbers"] = numbers
             with write_errors(home / PLAN):
                 by_first(lambda: saved or atomic_write(home / PLAN, json.dumps(plan, indent=1).encode()))
         return programs
@@ -197,10 +199,23 @@ class SweepResult(NamedTuple):
     num_seeds: int
     stopped_by: signal.Signals | str | None
 
+    @property
+    def note(self) -> str:
+        """Return a note on programs that `stop_when` ended early, and on programs without a current evaluation; "" without."""
+        found = []
+        if any(x.stopped_by == STOPPED and not x.progress.is_finished for x in self.results):
+            steps = ", ".join(f"{x:,}" for x in sorted({result.progress.steps_of_run() for result in self.results}))
+            mean = "the rule sees all configs of a program together, and a score at a stop is biased upwards"
+            found += [f"stop_when ended programs: their configs were trained for {steps} steps; {mean}"]
+        if 0 < sum(map(has_current_evaluation, self.results)) < len(self.results):
+            found += ["some programs have no current evaluation, so all scores are of training episodes"]
+        return "; ".join(found)
+
     def __repr__(self) -> str:
         """Describe each config by its label and score, a line each."""
         name = self.results[0].run.env_name if self.results else self.sweep.cfg.env
         lines = [f"{len(self.sweep.points)} configs for {name}, {self.num_seeds} seeds each", *map(str, self.summary())]
+        lines += [self.note] if self.note else []
         if self.stopped_by:
             ended = [len(x.places) for x, found in zip(self.programs, self.results, strict=False) if found.progress.is_finished]
             reason = getattr(self.stopped_by, "name", self.stopped_by)
@@ -211,11 +226,15 @@ class SweepResult(NamedTuple):
     def returns(self) -> np.ndarray:
         """Return the score of each run, `[configs, seeds]`; NaN if the run was not trained, diverged, or ended no episode.
 
-        The score is the mean return of the last evaluation or, without a current one, of episodes in the last tenth of training.
+        The score is the mean return of the last evaluation or, unless all programs have a current one, of episodes in the last
+        tenth of training.
         """
-        scores = np.full((len(self.sweep.points), self.num_seeds), np.nan)
+        scores, evaluated = (
+            np.full((len(self.sweep.points), self.num_seeds), np.nan),
+            all(map(has_current_evaluation, self.results)),
+        )
         for program, result in zip(self.programs, self.results, strict=False):
-            scores[list(program.places)] = final_returns(result).reshape(-1, self.num_seeds)
+            scores[list(program.places)] = final_returns(result, evaluated).reshape(-1, self.num_seeds)
         return scores
 
     def summary(self) -> list[Summary]:
@@ -291,6 +310,6 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
         values = space.checked(cfg, values, "values")
         ranges = {name: x for name, x in values.items() if isinstance(x, space.Range) and not draws}
         raise_if_any([Problem(name, str(x), "a range needs draws, such as draws=8") for name, x in ranges.items()])
-        points = space.draw_points(cfg, values, draws, method, seed) if draws else space.all_points(values)
+        points = space.draw_points(cfg, values, int(draws), method, seed) if draws else space.all_points(values)
     unique = {space.in_words(dict(sorted(point.items())), space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))

@@ -19,8 +19,6 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
@@ -28,7 +26,7 @@ from purerl.config.documentation import default_of, shown
 from purerl.config.rules import Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.directory import Lock, run_directory
+from purerl.runs.directory import PLAN, STUDY, Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress
@@ -36,11 +34,11 @@ from purerl.runs.options import HOURS, OBJECTS, int_from, optional, wrong_values
 from purerl.runs.processes import process_count
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
-from purerl.studies.reading import PLAN, WINNER, Summary, read_plan, summary_of
+from purerl.studies.reading import WINNER, Summary, read_plan, summary_of
 from purerl.studies.rungs import RungTrainer, check_program, check_rungs
 from purerl.studies.search import Search
 from purerl.studies.steps import Step, Trial
-from purerl.studies.study import STUDY, Study
+from purerl.studies.study import Study
 from purerl.studies.sweep import Sweep, SweepResult
 from purerl.studies.tasks import is_of_task
 from purerl.train import make_train
@@ -70,7 +68,7 @@ class Tuned(NamedTuple):
         finalists: labels of the best trials and their scores with seeds that the search did not use, the best first.
         importance: by field, Optuna's importance for being in the best tenth of completed trials (sum 1); {} without such trials.
           Since stopped and diverged trials do not count, a parameter that makes trials stop or diverge may look unimportant.
-        env_steps, seconds: environment steps and seconds of the whole study.
+        env_steps, seconds: environment steps and seconds of all trials, and of these finalists and this winner.
         stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
 
     Example:
@@ -147,8 +145,9 @@ def tune(
         seed: first seed of the trials. The next seeds are those of the finalists, and then those of the winner.
         search_hours: begin no new trials after this many hours of training trials, over all calls; 0 for no limit.
         max_hours: end and save the study after this many hours of this call; 0 for no limit.
-        sampler: a function from a seed to an Optuna sampler; if None, TPE after at least `max(at_once, 8)` random trials. This
-          TPE uses the current scores of trials that wait for their next rung; a custom sampler receives these trials as running.
+        sampler: a function from a seed to an Optuna sampler, called for each batch; if None, TPE after at least
+          `max(at_once, 8)` random trials. This TPE uses the current scores of trials that wait for their next rung; a custom
+          sampler receives these trials as running.
         pruner: an Optuna pruner, in place of the median rule above. After each rung, the pruner receives each trial's score.
         watch: a function of a `Step`, the trained batch, which is called after each batch.
         **objects: `env`, `network` and the other arguments of `make_train`.
@@ -166,20 +165,20 @@ def tune(
     """
     check_type(cfg)
     raise_if_any(_wrong_options(locals()))
+    trials, num_seeds, rungs, finalists, final_seeds, seed = map(int, (trials, num_seeds, rungs, finalists, final_seeds, seed))
     values = space.checked(cfg, values, "values")
     hint = "changes the task, and scores of different tasks cannot be compared; tune each task alone, or use purerl.sweep"
     raise_if_any([Problem(path, x if isinstance(x, tuple) else str(x), hint) for path, x in values.items() if is_of_task(path)])
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
     home = None if directory is None else run_directory(directory)
     saved = None if home is None else read_plan(home / STUDY)
-    at_once = (
-        at_once or (saved or {}).get("at_once") or max(1, min(MOST_AT_ONCE, int(trials / (2 * space.num_points(cfg, static)))))
-    )
+    new = max(1, min(MOST_AT_ONCE, int(trials / (2 * space.num_points(cfg, static)))))
+    at_once = int(at_once or (saved or {}).get("at_once") or new)
     if len(static) == len(values):  # each combination is one trial, which needs its own compiled program
         at_once = 1
     trials = int(min(trials, space.num_points(cfg, values)))
     described = _checked_programs(cfg, static, rungs, objects)
-    options = {"num_seeds": num_seeds, "rungs": rungs, "at_once": at_once, "seed": seed, "objects": described}
+    options = {"num_seeds": num_seeds, "rungs": rungs, "at_once": at_once, "seed": seed, **described}
     with contextlib.ExitStack() as locked:
         if home is not None:
             locked.callback(Lock(home).release)
@@ -205,8 +204,10 @@ def tune(
         return _finals(study, best, num_seeds, final_seeds, home, deadline, objects)
 
 
-def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> Any:
-    """Check each combination of static values, or the first of more than `MOST_CHECKED`; return a description of the objects.
+def _checked_programs(
+    cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]
+) -> dict[str, Any]:
+    """Check each combination of static values, or the first of more than `MOST_CHECKED`; describe the objects and their values.
 
     Raises:
         ConfigError: `make_train` refuses a config, or a study cannot train it.
@@ -220,7 +221,8 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
         check_program(train, rungs)
     if warning := check_rungs(trains, rungs):
         warn(warning)
-    return identity(trains[0], cfg)["objects"]
+    described = identity(trains[0], cfg)
+    return {name: described[name] for name in ("objects", "numbers")}
 
 
 def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any) -> Tuned:
@@ -255,8 +257,10 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     summary, cfg = summary_of(last.sweep.labels[0], last.returns[0]), space.with_values(study.search.cfg, winner.point)
     found = _result(study, None, spent, cfg=cfg, point=winner.point, summary=summary, finalists=rows)
     if home is not None:
+        described = study.search.options["objects"].items()
+        given = "".join(f"# with {name} = {x['is']}, which a file cannot hold\n" for name, x in described if name in objects)
         atomic_write(home / WINNER, name.encode())
-        atomic_write(home / "best.toml", found.toml().encode())
+        atomic_write(home / "best.toml", (given + found.toml()).encode())
         atomic_write(home / "best.json", cfg.to_json().encode())
     return found
 
@@ -293,9 +297,15 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
 
 def _changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
     """Return the values of a config that differ from the defaults of its class, by field."""
-    values = {field: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
-    plain = lambda x: x.item() if isinstance(x, np.generic) else x
-    return {field.name: shown(field, plain(x)) for field, x in values.items() if x != default_of(field)}
+
+    def plain(x: Any) -> Any:
+        """Return a value with Python's numbers in place of NumPy's and JAX's, also inside of dicts and tuples."""
+        if isinstance(x, dict):
+            return {name: plain(value) for name, value in x.items()}
+        return tuple(map(plain, x)) if type(x) in (list, tuple) else x.item() if hasattr(x, "item") else x
+
+    values = {field: plain(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
+    return {field.name: shown(field, x) for field, x in values.items() if x != default_of(field)}
 
 
 def as_toml(cfg: OnPolicyConfig) -> str:
@@ -311,7 +321,8 @@ def as_toml(cfg: OnPolicyConfig) -> str:
         values |= {"rnd": True} | {f"rnd_{name}": x for name, x in _changed_values(cfg.rnd).items()}
     if "randomize" in values:
         values["randomize"] = {name: str(x) for name, x in values["randomize"].items()}
-    if "env_kwargs" in values:
-        values["env_kwargs"] = dict(values["env_kwargs"])
+    given = dict(values.pop("env_kwargs", ()))
+    values |= {"env_kwargs": kept} if (kept := {name: x for name, x in given.items() if x is not None}) else {}
     note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # import paths in files are refused
+    note += "".join(f"# with env_kwargs {name} = None, which TOML cannot hold\n" for name, x in given.items() if x is None)
     return note + "".join(f"{name} = {text(x)}\n" for name, x in values.items())

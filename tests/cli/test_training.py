@@ -35,7 +35,7 @@ def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     assert "csv = True: writes into the run's directory; give --directory" in capsys.readouterr().err
 
 
-def test_tuning_searches_only_fields_without_a_flag(monkeypatch):
+def test_tuning_searches_only_fields_without_a_flag(monkeypatch, tmp_path, capsys):
     searched = []
 
     def asked(cfg, values, **_):
@@ -45,6 +45,17 @@ def test_tuning_searches_only_fields_without_a_flag(monkeypatch):
     monkeypatch.setattr("purerl.cli.training.tune", asked)
     assert main(["tune", "ppo", "--lr", "0.01", "--num-steps", "64"]) == 2
     assert searched == [(0.01, {"ent_coef", "gamma", "gae_lambda"})]
+    (tmp_path / "a.toml").write_text("gamma = 0.8\nnum_steps = 64\n")
+    assert main(["tune", "ppo", "--config", str(tmp_path / "a.toml")]) == 2
+    assert searched[1] == (2.5e-4, {"lr", "ent_coef", "gae_lambda"})
+    all_set = ["--lr", "0.01", "--num-steps", "64", "--ent-coef", "0", "--gamma", "0.9", "--gae-lambda", "0.9"]
+    assert main(["tune", "ppo", *all_set]) == 2
+    assert "is needed, since flags set all fields that are tuned by default" in capsys.readouterr().err
+
+
+def test_arguments_of_an_imported_environment_cannot_be_swept(capsys):
+    assert main(["ppo", "--env", "tests.helpers.probes:Varied", "--sweep", "env_kwargs.size=3,9"]) == 2
+    assert "cannot be swept, since tests.helpers.probes:Varied is made once" in capsys.readouterr().err
 
 
 def test_table_of_tuning_leaves_out_trials_that_stopped_early(monkeypatch, capsys):

@@ -65,6 +65,16 @@ def test_plots_note_few_seeds(tmp_path, monkeypatch):
     assert titles[3] == f"{titles[5]}\nfew seeds: {statistics.few_seeds([3])}"
 
 
+def test_equal_names_of_directories_are_told_apart_by_their_paths(tmp_path):
+    paths = [tmp_path / name / "_one" for name in ("a", "b")]
+    for path in paths:
+        fitted(2, directory=path)
+    legend = purerl.plot(paths, tmp_path / "a.png").axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == [f"{path} (1 seed)" for path in paths]
+    legend = purerl.plot(paths[:1], tmp_path / "a.png", labels=np.array(["_$a"])).axes[0].get_legend()
+    assert legend.get_texts()[0].get_text() == r" _\$a (1 seed)"
+
+
 @pytest.mark.slow
 def test_diverged_runs_without_nan_in_the_metric_are_left_out(tmp_path):
     cfg = jax.vmap(lambda lr: SMALL.replace(lr=lr, total_timesteps=512, lr_schedule="constant"))(jnp.array([1e-3, 1e30]))

@@ -39,3 +39,11 @@ def test_few_seeds_are_noted(tmp_path):
     assert "75 % of intervals from 3 seeds" in few.note
     assert few.draw(tmp_path / "few.png").get_suptitle() == few.note
     assert comparison(a=range(5), b=range(8)).draw(tmp_path / "many.png").get_suptitle() == ""
+
+
+def test_names_with_special_signs_are_shown(tmp_path):
+    found = comparison(**{"a|b\nc": [1.0, 2.0], "_hidden $x_$": [3.0, 4.0]})
+    assert r"| a\|b c | 2 |" in str(found)
+    legend = found.draw(tmp_path / "a.png").axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["a|b\nc", r" _hidden \$x_\$"]
+    assert r"\_hidden \$x\_\$" in found.latex()

@@ -5,7 +5,7 @@ import pytest
 
 import purerl
 from purerl.core.metrics import LAST, over_the_last
-from purerl.studies.reading import _mean_of_curve, final_returns, runs_below, scored
+from purerl.studies.reading import _mean_of_curve, final_returns, has_current_evaluation, runs_below, scored
 from tests.helpers.tiny import CFG
 
 CARTPOLE = CFG.replace(env="CartPole-v1", lr_schedule="constant")
@@ -16,9 +16,12 @@ def test_old_evaluations_are_not_final_scores(tmp_path):
     short, long = (CARTPOLE.replace(total_timesteps=64 * n) for n in (4, 24))
     options = {"directory": tmp_path, "num_seeds": 2, "eval_episodes": 4}
     current = purerl.fit(short, eval_every=4, **options)
-    np.testing.assert_array_equal(final_returns(current), current.evaluations["episode_return"][-1])
+    np.testing.assert_array_equal(
+        final_returns(current, has_current_evaluation(current)), current.evaluations["episode_return"][-1]
+    )
     old = purerl.fit(long, directory=tmp_path, num_seeds=2)
-    np.testing.assert_array_equal(final_returns(old), over_the_last(old.metrics, "episode_return", LAST))
+    assert not has_current_evaluation(old)
+    np.testing.assert_array_equal(final_returns(old, evaluated=False), over_the_last(old.metrics, "episode_return", LAST))
     with pytest.warns(UserWarning, match="the last evaluation was after 4 of 24 updates"):
         scored(tmp_path, "final", "evaluation")
     table = purerl.fit(long.replace(total_timesteps=64 * 40), eval_every=30, **options).evaluations

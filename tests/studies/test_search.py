@@ -3,11 +3,14 @@
 import math
 
 import numpy as np
+import optuna
 import pytest
 
-from purerl import Range
+from purerl import ConfigError, Range
+from purerl.studies import space
 from purerl.studies import study as studies
-from tests.helpers.studies import study_of, untrained
+from purerl.studies.search import Search
+from tests.helpers.studies import TUNED, study_of, untrained
 
 
 def test_new_trials_are_sampled_near_good_ones(monkeypatch):
@@ -39,3 +42,43 @@ def test_static_choices_are_sampled_if_they_outnumber_the_trials(values, monkeyp
         pass
     assert tried != [1, 2, 3, 4, 5, 6]
     assert len(set(tried)) == len(tried) == 6
+
+
+def batches(values, trials, at_once, **given):
+    """Return the points of all trials, each of which is scored and completed."""
+    search, steps = Search(TUNED, values, trials, {"num_seeds": 1, "rungs": 1, "at_once": at_once, "seed": 0}, **given), []
+    while (batch := search.new_batch(steps)) is not None:
+        steps.append(batch._replace(scores=tuple((float(n % 3),) for n in batch.trials), kept=batch.trials))
+    return [space.in_words(point, space.EXACT) for step in steps for point in step.points]
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+@pytest.mark.parametrize(
+    "sampler", [lambda _: optuna.samplers.RandomSampler(seed=42), lambda seed: optuna.samplers.QMCSampler(seed=seed)]
+)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_samplers_that_begin_anew_in_each_batch_propose_new_configs(sampler, at_once):
+    points = batches({"lr": Range(1e-4, 1e-2, log=True), "gamma": Range(0.9, 0.99)}, 12, at_once, sampler=sampler)
+    assert len(set(points)) == len(points) == 12
+
+
+def test_listed_numbers_are_tried_once_even_if_not_all_are_tried():
+    points = batches({"lr": (1e-4, 1e-3, 1e-2), "gamma": (0.9, 0.95, 0.99)}, 8, 3)
+    assert len(set(points)) == len(points) == 8
+
+
+def test_sampler_must_return_a_sampler():
+    with pytest.raises(ConfigError, match="sampler = None: must be a function from a seed to an Optuna sampler"):
+        batches({"lr": Range(1e-4, 1e-2), "gamma": Range(0.9, 0.99)}, 4, 1, sampler=lambda _: None)
+
+
+def test_pruners_of_repeated_calls_decide_alike():
+    values = {"lr": Range(1e-4, 1e-2, log=True), "gamma": Range(0.9, 0.99)}
+    options = {"num_seeds": 1, "rungs": 4, "at_once": 8, "seed": 0}
+
+    def stopped():
+        search = Search(TUNED, values, 32, options, None, optuna.pruners.HyperbandPruner(min_resource=1, max_resource=8))
+        batch = search.new_batch([])
+        return search.pruned([], batch._replace(scores=tuple((float(n % 5),) for n in batch.trials)))
+
+    assert stopped() == stopped()

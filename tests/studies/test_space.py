@@ -1,5 +1,8 @@
 """Swept values: draws, texts, and refused values."""
 
+import json
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -128,3 +131,22 @@ def test_narrow_ranges_keep_more_digits():
     assert Range(0.999, 0.9999).digits == 6
     assert Range(1e-4, 1e-2, log=True).digits == 3
     assert Range(1000, 1004).digits == 6
+
+
+def test_values_of_different_types_stay_apart():
+    made = purerl.sweep(CFG, {"env_kwargs.x": [8, "8", 1, True, None, "None"]})
+    assert made.labels[:2] == ("env_kwargs.x = 8", 'env_kwargs.x = "8"')
+    assert [program.places for program in made.programs()] == [(i,) for i in range(6)]
+
+
+def test_numbers_of_numpy_become_numbers_of_python():
+    points = purerl.sweep(CFG, {"hidden": np.array([[64, 64], [32, 32]]), "lr": jnp.array([1e-3])}, draws=np.int64(0)).points
+    assert [point["hidden"] for point in points] == [(64, 64), (32, 32)]
+    assert {type(x) for point in points for x in (*point["hidden"], point["lr"])} == {int, float}
+    widths = purerl.sweep(CFG, {"hidden": [(w, w) for w in 2 ** np.arange(3, 5)]}).points
+    assert json.dumps(widths) == '[{"hidden": [8, 8]}, {"hidden": [16, 16]}]'
+
+
+def test_value_listed_twice_on_the_command_line_is_refused():
+    with pytest.raises(purerl.ConfigError, match="lists a value twice; the widths of two layers are written 64x64"):
+        space.parsed(CFG, ["hidden=64,64"], "sweep")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -13,9 +14,9 @@ import purerl
 from purerl import cli
 from purerl.studies import space
 from purerl.studies import sweep as sweeps
-from purerl.studies.reading import listed
+from purerl.studies.reading import final_returns, listed
 from tests.helpers.probes import Varied
-from tests.helpers.studies import GRID, SHORT
+from tests.helpers.studies import GRID, SHORT, study_of
 from tests.helpers.tiny import CFG, digest
 
 
@@ -62,8 +63,9 @@ def test_all_programs_and_options_are_checked_before_training(tmp_path):
 @pytest.mark.slow
 def test_programs_that_stop_after_different_steps_warn():
     made = purerl.sweep(SHORT.replace(total_timesteps=256), {"num_steps": [16, 32]})
-    with pytest.warns(UserWarning, match=r"stop_when ended programs after different numbers of steps \(64, 128\)"):
-        made.fit(env=Varied(), stop_when=lambda progress: True, stop_every=1)
+    with pytest.warns(UserWarning, match="stop_when ended programs: their configs were trained for 64, 128 steps"):
+        result = made.fit(env=Varied(), stop_when=lambda progress: True, stop_every=1)
+    assert result.note in repr(result)
 
 
 @pytest.mark.slow
@@ -269,3 +271,42 @@ def test_sweep_over_time_limits_can_be_evaluated():
     cfg = CFG.replace(env="CartPole-v1")
     for program in purerl.sweep(cfg, {"env_params.max_steps_in_episode": [5, 50]}).programs():
         assert isinstance(program.cfg.env_params["max_steps_in_episode"], int)
+
+
+@pytest.mark.slow
+def test_scores_of_a_sweep_are_all_of_one_kind():
+    made = purerl.sweep(SHORT, {"num_steps": [16, 8]})
+    first, second = made.configs
+    evaluated = purerl.fit(first, env=Varied(), eval_every=4, eval_episodes=2)
+    results = (evaluated, purerl.fit(second, env=Varied()))
+    found = sweeps.SweepResult(made, made.programs(), results, 1, None)
+    np.testing.assert_array_equal(found.returns[0], final_returns(evaluated, evaluated=False))
+    assert "some programs have no current evaluation, so all scores are of training episodes" in repr(found)
+    alone = sweeps.SweepResult(made, made.programs(), results[:1], 1, None)
+    np.testing.assert_array_equal(alone.returns[0], evaluated.evaluations["episode_return"][-1])
+    assert alone.note == ""
+
+
+def reach(goal):
+    env = Varied()
+    env.goal = goal
+    return env
+
+
+@pytest.mark.slow
+def test_sweep_continued_with_other_objects_warns_and_numbers_may_be_of_numpy(tmp_path):
+    made, options = purerl.sweep(SHORT.replace(total_timesteps=64), {"num_steps": [16, 8]}), {"progress": False}
+    options |= {"seed": np.int64(0), "num_seeds": np.int64(1), "directory": tmp_path}
+    made.fit(env=reach(2), **options)
+    with pytest.warns(UserWarning, match=r"env\.goal 2 before, 9 now"):
+        made.fit(env=reach(9), **options)
+    for owner, name in (("sweep", "sweep.json"), ("study", "study.json")):
+        (tmp_path / name).touch()
+        with pytest.raises(purerl.ConfigError, match=f"belongs to a {owner}; choose another directory"):
+            purerl.fit(SHORT, directory=tmp_path, env=Varied())
+    (tmp_path / "study.json").unlink()
+    with pytest.raises(purerl.CheckpointMismatch, match="the directory contains a run or a sweep, not a study"):
+        study_of({"lr": [1e-3, 1e-2]}, 2, {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0}, tmp_path)
+    shutil.rmtree(tmp_path / "1-num_steps=8")
+    with pytest.warns(UserWarning, match="1 of 2 programs of the sweep have no checkpoint yet, and are left out"):
+        purerl.compare([tmp_path])

@@ -13,6 +13,7 @@ import purerl
 from purerl import Range, cli
 from purerl.runs.trainer import Trainer
 from purerl.studies import study as studies
+from purerl.studies.tune import as_toml
 from tests.helpers.probes import ObsDependent, Varied
 from tests.helpers.studies import OPTIONS, SHORT, SPACE, TUNED, scored_by, study_of, without_time
 
@@ -46,7 +47,9 @@ def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
     runs = [purerl.load(path, env=Varied()) for path in paths]
     assert runs[0].labels[0].endswith("seed 4")
     assert found.summary.seeds == 2
-    assert tomllib.loads((home / "best.toml").read_text())["lr"] == found.point["lr"]
+    text = (home / "best.toml").read_text()
+    assert text.startswith("# with env = tests.helpers.probes.Varied, which a file cannot hold\n")
+    assert tomllib.loads(text)["lr"] == found.point["lr"]
     assert purerl.PPOConfig.from_json((home / "best.json").read_text()) == found.cfg
     assert str(found).startswith(f"best config {found.summary.label}: ")
     assert found.env_steps > sum(step.env_steps for step in steps)
@@ -234,3 +237,11 @@ def test_study_whose_trials_all_diverge_fails_and_keeps_its_directory(tmp_path):
         with pytest.raises(purerl.ConfigError, match=f"none has a score: 2 diverged; .* the study is saved in {tmp_path}"):
             purerl.tune(TUNED, {"lr": [1e38, 2e38]}, directory=tmp_path, **{**QUICK, "rungs": 2})
     assert (tmp_path / "trials.jsonl").exists()
+
+
+def test_numbers_of_numpy_in_a_config_can_be_written_as_toml():
+    params, kwargs = {"g": np.float64(9.5), "max_speed": np.float32(8)}, (("size", np.int64(3)), ("part", (0, 1)), ("none", None))
+    text = as_toml(purerl.PPOConfig(env_params=params, env_kwargs=kwargs, lr=np.float32(0.5)))
+    found = tomllib.loads(text)
+    assert found == {"lr": 0.5, "env_params": {"g": 9.5, "max_speed": 8.0}, "env_kwargs": {"size": 3, "part": [0, 1]}}
+    assert "# with env_kwargs none = None, which TOML cannot hold" in text

@@ -103,6 +103,11 @@ def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     return curve.steps[begin:], statistics.interpolated(np.array(known), curve.steps, curve.steps)[:, begin:]
 
 
+def as_label(text: str) -> str:
+    """Return a text as a label of a picture: in matplotlib, `$` begins a formula, and a leading `_` hides a label."""
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
 def plot(
     directories: Sequence[str | os.PathLike],
     out: str | os.PathLike,
@@ -140,24 +145,28 @@ def plot(
     suffixes = sorted(f".{suffix}" for suffix in figure.canvas.get_supported_filetypes())
     if pathlib.Path(out).suffix not in suffixes:
         raise ConfigError([Problem("out", str(out), f"must end in {', '.join(suffixes)}")])
-    lines = [line for path in directories for line in curves_of(path, metric)]
+    lines, names = [], [pathlib.Path(path).name for path in directories]
+    for path, name in zip(directories, names, strict=True):
+        own = str(path) if names.count(name) > 1 else name
+        lines += [line._replace(label=own + line.label.removeprefix(name)) for line in curves_of(path, metric)]
+    labels = list(labels)
     if labels and len(labels) != len(lines):
-        raise ConfigError([Problem("labels", list(labels), f"must have one label per line, {len(lines)} in total")])
-    named, statistic = CENTRES[centre]
+        raise ConfigError([Problem("labels", labels, f"must have one label per line, {len(lines)} in total")])
+    centre_name, statistic = CENTRES[centre]
     axes, counts = figure.add_subplot(), []
     for curve, label in zip(lines, labels or [line.label for line in lines], strict=True):
         steps, values = filled(curve)
         count, every = len(values), len(curve.values)
         counts.append(count)
         seeds = f"{count} of {every} seeds" if count < every else f"{count} seeds" if count > 1 else "1 seed"
-        (line,) = axes.plot(steps, statistic(values) if steps.size else [], label=f"{label} ({seeds})")
+        (line,) = axes.plot(steps, statistic(values) if steps.size else [], label=as_label(f"{label} ({seeds})"))
         if len(values) > 1 and steps.size:
             axes.fill_between(steps, *statistics.interval(values, statistic, 1000), color=line.get_color(), alpha=0.25, lw=0)
     axes.set_xlabel("environment steps")
     axes.set_ylabel(metric.replace("_", " "))
     if any(len(curve.values) > 1 for curve in lines):
         note = statistics.few_seeds(counts)
-        title = f"{named} over seeds, with 95 % bootstrap interval"
+        title = f"{centre_name} over seeds, with 95 % bootstrap interval"
         axes.set_title("\n".join([title, *([f"few seeds: {note}"] if note else [])]), fontsize="medium", wrap=True)
     axes.grid(alpha=0.3)
     axes.legend()
