@@ -106,9 +106,9 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         env=made._replace(masks=_unread_masks(layers, names) if choices_of(made.action_space) else ()),
         info_shapes=functools.cache(lambda: _info_shapes(tried(1, {}))),
         drawn=drawn and functools.partial(VectorEnvironments, drawn, SYNC),
-        frame_seconds=1 / env.metadata.get("render_fps", 30),
+        frame_seconds=1 / (env.metadata.get("render_fps") or 30),
         arguments={name: x for name, x in getattr(spec, "kwargs", {}).items() if name != "render_mode"},
-        warnings=_reward_warnings(layers),
+        warnings=(*_wrapper_warnings(layers), *_start_warnings(env)),
     )
     return host.environment()
 
@@ -176,11 +176,32 @@ def _is_statistics(x: Any) -> bool:
     return callable(getattr(x, "update", None)) and not any(moment is None or callable(moment) for moment in moments)
 
 
-def _reward_warnings(layers: list[Any]) -> tuple[Problem, ...]:
-    """Report the wrappers that change rewards."""
+def _wrapper_warnings(layers: list[Any]) -> tuple[Problem, ...]:
+    """Report the wrappers that change rewards or hide the bounds of actions."""
     hint = "changes rewards, also in reported returns; to change only the rewards for learning, use reward_shaper="
     changes = lambda layer: any(callable(getattr(type(layer), name, None)) for name in REWARDS)
-    return tuple(Problem("make", type(x), hint) for x in layers[:-1] if changes(x))
+    hides = (
+        "hides the bounds of actions, which set the scale of the policy; remove the wrapper: actions are clipped to the bounds"
+    )
+    clipping = (gymnasium.wrappers.ClipAction, gymnasium.wrappers.vector.ClipAction)
+    found = [Problem("make", type(x), hint) for x in layers[:-1] if changes(x)]
+    return (*found, *(Problem("make", type(x), hides) for x in layers[:-1] if isinstance(x, clipping)))
+
+
+def _start_warnings(env: Any) -> tuple[Problem, ...]:
+    """Report discrete spaces that begin at another number than 0, which a policy counts from 0."""
+    spaces = {"actions": env.single_action_space, "observations": env.single_observation_space}
+    starts = lambda space: [np.any(getattr(space, "start", 0)), *map(starts, _inside(space))]
+    hint = "begin at another number than 0, but a policy that is called outside of training counts from 0"
+    return tuple(
+        Problem("make", str(space), f"{name} {hint}") for name, space in spaces.items() if any(jax.tree.leaves(starts(space)))
+    )
+
+
+def _inside(space: Any) -> list[Any]:
+    """List the parts of a `Dict` or `Tuple` space."""
+    parts = getattr(space, "spaces", ())
+    return list(parts.values() if isinstance(parts, dict) else parts)
 
 
 def _unread_masks(layers: list[Any], info: set[str]) -> tuple[str, ...]:

@@ -123,6 +123,9 @@ class VectorEnvironments:
     def __init__(self, make: Callable, vectorization: str, count: int, info: dict[str, tuple[int, ...]], finite: bool = False):
         self.count, self.steps, self._info, self._finite, self._own = count, 0, info, finite, vectorization == VECTOR
         self.envs = make(count) if self._own else _vectorize(make, vectorization, count)
+        if (found := getattr(self.envs, "num_envs", count)) != count:
+            hint = f"make({count}) must return {count} environments, as many as it is called with"
+            raise ConfigError([Problem("make", found, hint)])
         self.same_step = _mode(self.envs) is AutoresetMode.SAME_STEP
         self._space = self.envs.single_observation_space
         self._convert = functools.partial(observed, self._space, observation_space(self._space))
@@ -182,6 +185,11 @@ class VectorEnvironments:
             raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps} {hint}")
         with self._errors("reset"):
             new = self._convert(self.envs.reset(options={"reset_mask": which})[0])
+        if self._own and not all(
+            np.array_equal(x[~which], y[~which], equal_nan=True) for x, y in zip(*map(jax.tree.leaves, (new, obs)), strict=True)
+        ):
+            hint = 'options={"reset_mask": mask} changed the observations of other environments'
+            raise EnvironmentFailed(f"reset must reset only the environments of its mask, but {hint}")
         return jax.tree.map(lambda x, y: np.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, obs)
 
     def frame(self) -> np.ndarray:

@@ -5,25 +5,29 @@ Shapes and dtypes are read from the results of `reset` and `step`, since the dec
 the carry of a scan keeps its dtypes. Observations keep their dtype; the network casts them.
 """
 
+import collections
 import functools
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any, warn
 from purerl.core.platform import strong
-from purerl.core.spaces import action_shapes
+from purerl.core.spaces import Space, action_shapes
 from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.importing import lazily
-from purerl.envs.outputs import step_problems, typed, unpacked
+from purerl.envs.outputs import step_problems, traced_once, typed, unpacked
 from purerl.envs.parameters import Made, constructing
+from purerl.envs.random_rollout import alike_rows
 from purerl.envs.suites import meant
 
 with lazily("seaborn", "matplotlib.pyplot"):  # needed for drawing alone, and half of gymnax's import time
@@ -102,9 +106,12 @@ def adapt(env: Any, params: Any) -> Environment:
         env_state, obs = jax.eval_shape(reset, jax.random.key(0))
     with code_of("env", "action_space(params)"):
         action_space = action_space_of(env.action_space(params))
-    with code_of("env", "step_env(key, state, action, params)" if bare else "step(key, state, action, params)"):
+    called = "step_env(key, state, action, params)" if bare else "step(key, state, action, params)"
+    with code_of("env", called), traced_once(env):
         after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
     raise_if_any(step_problems(env_state, obs, after))
+    if not (bare or type(env).__module__.startswith("gymnax.") or any(env is tried for tried in _tried)):
+        _warn_of_final_observations(env, params, reset, step, action_space)
     public = lambda keys, env_state, action: jax.vmap(step)(keys[0], env_state, action)
     return Environment(
         reset=jax.vmap(reset),
@@ -117,6 +124,26 @@ def adapt(env: Any, params: Any) -> Environment:
         truncates_after=_max_steps(params) if bare and _truncates_at_limit(env) else None,
         resets_itself=not bare,
     )
+
+
+_tried: collections.deque[Any] = collections.deque(maxlen=8)  # so that an environment is tried once
+
+
+def _warn_of_final_observations(env: Any, params: Any, reset: Callable, step: Callable, space: Space) -> None:
+    """Warn if the first step of an episode, which does not end it, has another `info["final_observation"]` than `obs`."""
+
+    def differs(key: jax.Array) -> jax.Array:
+        action = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), action_shapes(space))
+        after = step(key, reset(key)[0], action)
+        obs, next_obs = (jax.tree.map(lambda x: x[None], x) for x in (after.obs, after.next_obs))
+        return ~(after.terminated | after.truncated) & ~alike_rows(obs, next_obs, 1, ulps=8)[0]
+
+    if not any(isinstance(x, Tracer) for x in jax.tree.leaves((params, space))):
+        _tried.append(env)
+        with jax.ensure_compile_time_eval():
+            if jax.jit(differs)(jax.random.key(0)):
+                hint = "changes observations, but not info['final_observation'], the value of which follows a truncated episode"
+                warn(str(Problem("env", type(env), hint)))
 
 
 # --- parameters and spaces --------------------------------------------------------------------------------------------
@@ -144,7 +171,7 @@ def _inherits_limit(params: Any) -> bool:
 
 def _draw(env: Any, params: Any):
     """Return a function that draws with gymnax's visualizer, or None if gymnax has no drawing for this environment."""
-    if getattr(env, "name", None) not in DRAWN:
+    if not isinstance(env, GymnaxEnvironment) or getattr(env, "name", None) not in DRAWN:
         return None
 
     def draw(env_states, returns, path):

@@ -1,10 +1,13 @@
 """Levels: training episodes that begin in one of a fixed number of initial states."""
 
 import jax
+import jax.numpy as jnp
 
 from purerl.core.auto_reset import AutoReset
+from purerl.core.dependence import inputs_read
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
+from purerl.core.spaces import action_shapes
 
 KIND = "threefry2x32"
 
@@ -23,7 +26,7 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     """
     if not num_levels:
         return env
-    if env.host or env.resets_itself:
+    if env.host or env.resets_itself or not (isinstance(env.step, AutoReset) or _reads_reset_keys(env)):
         why = "external (Python) environments do not reset from keys" if env.host else "this environment resets itself"
         raise ConfigError([Problem("num_levels", num_levels, f"needs an environment that purerl resets, but {why}; use 0")])
 
@@ -42,3 +45,11 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     if isinstance(env.step, AutoReset):
         step = AutoReset(env.step.advance, reset, env.step.slow_reset)
     return env._replace(reset=reset, step=step)
+
+
+def _reads_reset_keys(env: Environment) -> bool:
+    """Return True if a step reads its second row of keys, from which it must draw the first states of episodes."""
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))
+    env_state, _ = jax.eval_shape(env.reset, keys)
+    step = lambda reset_keys, keys, env_state, action: env.step(jnp.stack([keys, reset_keys]), env_state, action)
+    return inputs_read(step, keys, keys, env_state, action_shapes(env.action_space, 2))[0]

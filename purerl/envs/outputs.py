@@ -1,6 +1,7 @@
 """Conversion and checks of the outputs of `reset` and `step`."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.environment import TimeStep
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.core.platform import strong
 from purerl.core.types import PyTree
 
@@ -44,6 +45,18 @@ def _is_numeric(x: Any) -> bool:
     if isinstance(x, np.ndarray | np.generic):
         return x.dtype.kind in "biuf"
     return isinstance(x, int | float) or (isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+@contextlib.contextmanager
+def traced_once(env: Any) -> Iterator[None]:
+    """Warn if the block, a trace of the environment's `step`, changes a number in an attribute of the environment."""
+    numbers = lambda: {name: x for name, x in getattr(env, "__dict__", {}).items() if type(x) in (int, float)}
+    before = numbers()
+    yield
+    now = numbers()
+    if changed := [name for name, x in before.items() if name in now and now[name] != x]:
+        hint = f"step changes its {', '.join(changed)} once, while it is traced, and never again; keep what changes in the state"
+        warn(str(Problem("env", type(env), hint)))
 
 
 def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:

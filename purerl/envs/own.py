@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purerl.core.auto_reset import after_step, change_step
+from purerl.core.auto_reset import AutoReset, after_step, change_step
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
@@ -46,13 +46,15 @@ def checked(env: Environment, num_envs: int) -> Environment:
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, num_envs)))
     with code_of("env", f"reset(keys [{num_envs}])"):
         env_state, obs = jax.eval_shape(reset, jax.ShapeDtypeStruct((num_envs,), keys.dtype))
-    action = action_shapes(env.action_space, num_envs)
+    action = action_shapes(action_space, num_envs)
     step = change_step(env.step, reset, checked_step)
     after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
         raise ConfigError([Problem("env", type(after), "step must return a purerl.TimeStep")])
     raise_if_any(_problems(env, obs, after, num_envs) + step_problems(env_state, obs, after, (num_envs,)))
-    return env._replace(reset=reset, step=step, action_space=action_space)
+    # If the step of a named environment is not an `AutoReset`, a user replaced it, and it may truncate earlier.
+    is_replaced = bool(env.name) and not isinstance(env.step, AutoReset)
+    return env._replace(reset=reset, step=step, action_space=action_space, truncates_after=None if is_replaced else least)
 
 
 def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> list[Problem]:
@@ -77,6 +79,10 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
                 found.append(Problem("env.observation_space", space, hint))
             elif is_index(space) and not jnp.issubdtype(x.dtype, jnp.integer):
                 found.append(Problem("env.observation_space", space, f"the observation {name} must be integer, not {x.dtype}"))
+            elif not is_index(space) and jax.dtypes.canonicalize_dtype(space.dtype) != x.dtype:
+                found.append(
+                    Problem("env.observation_space", space, f"the observation {name or 'itself'} has the dtype {x.dtype}")
+                )
     for name in env.info:
         if name not in after.info or after.info[name].shape[:1] != (num_envs,):
             found.append(Problem("env.info", name, f"TimeStep.info must have this entry, with a first axis of size {num_envs}"))

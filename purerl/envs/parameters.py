@@ -188,8 +188,10 @@ def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
 
 
 def _kind(params: Any, name: str) -> Any:
-    """Return the dtype of a parameter, or None if the parameter is not a number."""
-    value = getattr(params, name)
+    """Return the dtype of a parameter, or None if the parameter is not a number. An int in a field of floats is a float."""
+    value, field = getattr(params, name), params.__dataclass_fields__[name]
+    if type(value) is int and field.type in (float, "float"):
+        return jnp.result_type(float)
     try:
         return None if value is None else jnp.result_type(value)
     except TypeError:

@@ -10,7 +10,7 @@ from jax.core import Tracer
 from purerl.config.randomization import Normal, Uniform
 from purerl.core.auto_reset import AutoReset, restart
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.core.keys import named_key
 from purerl.core.types import PyTree
 from purerl.envs.parameters import not_floats
@@ -47,6 +47,9 @@ def with_randomized(
     if not isinstance(base.step, AutoReset):
         hint = "needs an environment that purerl resets, but this environment resets itself; sample the parameters in its reset"
         raise ConfigError([Problem("randomize", sorted(randomize), hint)])
+    if taken := sorted({*base.info} & {*randomize}):
+        hint = "the environment's info has an entry of this name, which shows the sampled parameter now"
+        warn("\n".join(str(Problem("randomize", name, hint)) for name in taken))
     spaces = []
     some = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in randomize.keys() - overrides.keys()}
     jax.eval_shape(lambda drawn: spaces.append(adapt(overrides | drawn).action_space), some)

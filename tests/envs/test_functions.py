@@ -202,3 +202,17 @@ def test_only_the_value_network_reads_privileged_observations():
     assert read_by(cfg, env._replace(critic_obs="")) == {"policy": 7, "value": 7}
     with pytest.raises(purerl.ConfigError, match="shows the policy 'privileged_state', which only the value network may see"):
         purerl.make_train(cfg.replace(arch="shared"), env=env)
+
+
+def test_counts_in_attributes_of_an_environment_warn():
+    class Counted(Bare):
+        def reset(self, key):
+            self.time = 0
+            return super().reset(key)
+
+        def step(self, key, state, action):
+            self.time += 1
+            return state, self.observed, jnp.float32(0), False, self.time >= 10, {}
+
+    with pytest.warns(UserWarning, match="step changes its time once, while it is traced, and never again"):
+        purerl.wrap_env(Counted(), max_steps=20)

@@ -402,3 +402,23 @@ def test_runs_of_several_seeds_can_be_loaded(tmp_path):
     found = purerl.fit(CFG, env=env, num_seeds=2, directory=tmp_path, progress=False)
     run = purerl.load(tmp_path, env=env)
     assert digest(run.state.params) == digest(found.state.params)
+
+
+class Shifted(Ends):
+    observation_space = spaces.Dict({"gear": spaces.Discrete(3, start=5)})
+    action_space = spaces.Discrete(2, start=-1)
+
+    def _obs(self):
+        return {"gear": 6}
+
+
+def test_spaces_that_begin_at_other_numbers_and_hidden_bounds_warn():
+    with pytest.warns(UserWarning, match="actions begin at another number than 0, but a policy that is called outside") as warned:
+        purerl.make_train(CFG, env=purerl.from_gymnasium(Shifted))
+    assert any("observations begin at another number" in str(x.message) for x in warned)
+
+    class Force(Ends):
+        action_space = spaces.Box(0, 1000, (1,))
+
+    with pytest.warns(UserWarning, match="make = ClipAction: hides the bounds of actions"):
+        purerl.make_train(CFG, env=purerl.from_gymnasium(lambda: gymnasium.wrappers.ClipAction(Force())))

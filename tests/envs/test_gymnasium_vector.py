@@ -174,3 +174,35 @@ def test_resets_after_the_first_have_no_options():
         envs.step(np.zeros(2, np.int32))
     assert len(seen) > 4
     assert set(seen) == {None}
+
+
+class ResetsAll(SyncVectorEnv):
+    """A vector environment whose reset ignores the mask."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)
+
+
+class EndsLater(Ends):
+    count = 0
+
+    def __init__(self):
+        super().__init__()
+        EndsLater.count += 1
+        self.last = EndsLater.count % 4 + 2
+
+    def step(self, action):
+        self.time += 1
+        return self._obs(), 1.0, self.time == self.last, False, {}
+
+
+def test_reset_that_ignores_its_mask_ends_training():
+    env = purerl.from_gymnasium(lambda count: ResetsAll([EndsLater] * count, autoreset_mode=AutoresetMode.DISABLED), "vector")
+    with pytest.raises(purerl.EnvironmentFailed, match="reset must reset only the environments of its mask"):
+        purerl.fit(CFG, env=env, progress=False)
+
+
+def test_vector_environments_of_another_size_are_refused():
+    env = lambda count: OneSeed([Ends] * 8, autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(purerl.ConfigError, match=r"make = 8: make\(1\) must return 1 environments"):
+        purerl.from_gymnasium(env, "vector")

@@ -14,6 +14,7 @@ import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.core.spaces import Box, Discrete
 from purerl.envs import make_env
+from purerl.envs.parameters import overridden
 from tests.helpers import probes
 from tests.helpers.probes import Params, Varied
 from tests.helpers.tiny import CFG
@@ -203,3 +204,46 @@ def test_environment_without_declared_parameters_is_refused():
         purerl.make_train(CFG, env=Undeclared())
     train = purerl.make_train(CFG, env=Undeclared(), env_params=Params(max_steps_in_episode=5))
     assert train.env.max_steps == 5
+
+
+class Scaled(GymnaxWrapper):
+    """A wrapper that divides observations, but not the final observation in `info` unless `both`."""
+
+    both = False
+
+    def reset(self, key, params=None):
+        obs, state = self._env.reset(key, params)
+        return obs / 100, state
+
+    def step(self, key, state, action, params=None):
+        obs, *rest, info = self._env.step(key, state, action, params)
+        info = info | {"final_observation": info["final_observation"] / 100} if self.both else info
+        return obs / 100, *rest, info
+
+
+def test_wrapper_that_leaves_the_final_observation_as_it_is_warns():
+    with pytest.warns(UserWarning, match="changes observations, but not info"):
+        purerl.make_train(CFG, env=Scaled(gymnax.make("Pendulum-v1")[0]))
+    purerl.make_train(CFG, env=type("Both", (Scaled,), {"both": True})(gymnax.make("Pendulum-v1")[0]))
+
+
+@struct.dataclass
+class Weights:
+    mass: float = 1
+    max_steps_in_episode: int = 10
+
+
+class Weighed(Varied):
+    default_params = Weights()
+
+    def reward_of(self, *args):
+        return jnp.float32(0)
+
+
+def test_whole_default_of_a_field_of_floats_is_a_float():
+    made = overridden(Weights(), {"mass": 0.5})
+    assert (made.mass, made.mass.dtype) == (0.5, np.float32)
+    traced = jax.vmap(lambda mass: overridden(Weights(), {"mass": mass}).mass)(jnp.array([0.5, 2.7]))
+    np.testing.assert_array_equal(traced, np.float32([0.5, 2.7]))
+    with pytest.raises(ConfigError, match="must be a whole number"):
+        overridden(Weights(), {"max_steps_in_episode": 0.5})

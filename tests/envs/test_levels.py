@@ -153,3 +153,21 @@ def test_levels_need_threefry_keys():
     assert len(np.unique(env.reset(keys("threefry2x32"))[1], axis=0)) == 2
     with pytest.raises(ConfigError, match="needs threefry2x32 keys"):
         env.reset(keys("rbg"))
+
+
+def test_levels_of_environments_that_ignore_the_reset_keys_are_refused():
+    """The environment resets with keys of its own state."""
+
+    def reset(keys):
+        at = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+        return (at, keys), at
+
+    def step(keys, state, action):
+        new = jax.vmap(jax.random.split)(state[1])
+        done = jnp.ones(len(action), bool)
+        first = reset(new[:, 1])[1]
+        return purerl.TimeStep((first, new[:, 0]), first, state[0], jnp.ones(len(action)), done, ~done)
+
+    env = purerl.Environment(reset, step, jax.ShapeDtypeStruct((2,), jnp.float32), purerl.Discrete(2), None)
+    with pytest.raises(ConfigError, match="num_levels = 2: needs an environment that purerl resets"):
+        purerl.make_train(SMALL.replace(num_levels=2), env=env)

@@ -70,3 +70,66 @@ def test_observation_spaces_that_would_hide_observations_are_refused(space, hint
 
     with pytest.raises(purerl.ConfigError, match=hint):
         purerl.make_train(PPOConfig(), env=purerl.Environment(reset, step, space, purerl.Discrete(2), None))
+
+
+class Walk:
+    """A walk whose observation is its random position; nothing but the time limit ends an episode."""
+
+    action_space = purerl.Discrete(2)
+
+    def reset(self, key):
+        at = jax.random.uniform(key, (2,))
+        return at, at
+
+    def step(self, key, at, action):
+        return at + 0.1, at + 0.1, jnp.float32(1), False, False, {}
+
+
+WALK = purerl.wrap_env(Walk(), max_steps=200)
+
+
+def test_step_that_replaces_another_may_truncate_earlier():
+    """Each truncation within a rollout has the value of its own last observation."""
+
+    def step(keys, state, action):
+        after = WALK.step.advance(keys[0], state, action)
+        cut = after.truncated | (after.next_obs[:, 0] > 1.5)
+        where = lambda new, old: jax.vmap(jnp.where)(cut, new, old)
+        state, obs = jax.tree.map(where, WALK.reset(keys[1]), (after.env_state, after.obs))
+        return after.replace(truncated=cut, env_state=state, obs=obs)
+
+    cfg = PPOConfig(num_envs=2, num_steps=40, num_minibatches=2, total_timesteps=80, hidden=(8,))
+    at_ends = []
+    for env in (WALK._replace(step=step), WALK._replace(step=step, truncates_after=None)):
+        seen = []
+
+        def advantage(steps, cfg, seen=seen):
+            jax.debug.callback(lambda x: seen.append(x), jnp.where(steps.truncated, steps.next_value, 0))
+            return purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)
+
+        jax.block_until_ready(jax.jit(purerl.make_train(cfg, env=env, advantage=advantage))(jax.random.key(0)))
+        jax.effects_barrier()
+        at_ends.append(seen[-1])
+    assert (np.count_nonzero(at_ends[0], axis=0) > 1).all()
+    np.testing.assert_allclose(*at_ends, rtol=1e-5)
+
+
+def test_declared_dtype_of_observations_is_checked():
+    with pytest.raises(purerl.ConfigError, match="the observation itself has the dtype float32"):
+        purerl.make_train(PPOConfig(), env=WALK._replace(observation_space=jax.ShapeDtypeStruct((2,), np.uint8)))
+    with pytest.warns(UserWarning, match="observations of float64 are cast to float32"):
+        purerl.make_train(PPOConfig(), env=WALK._replace(observation_space=jax.ShapeDtypeStruct((2,), float)))
+    purerl.make_train(PPOConfig(), env=WALK._replace(action_space=purerl.Box(-1.0, 1.0)))
+
+
+def test_names_of_entries_need_not_be_text():
+    class Named(Walk):
+        def reset(self, key):
+            at, obs = super().reset(key)
+            return at, {0: obs, 1: obs}
+
+        def step(self, key, at, action):
+            at, obs, *rest = super().step(key, at, action)
+            return at, {0: obs, 1: obs}, *rest
+
+    purerl.make_train(PPOConfig(), env=purerl.wrap_env(Named(), max_steps=5))

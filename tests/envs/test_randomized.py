@@ -246,3 +246,29 @@ def test_brax_draws_its_float_parameters():
 def test_parameters_that_set_action_bounds_are_refused():
     with pytest.raises(purerl.ConfigError, match="sets the bounds of actions, which all episodes share"):
         purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", randomize={"max_torque": purerl.Uniform(6, 8)}))
+
+
+@struct.dataclass
+class Force:
+    g: float = 9.8
+
+
+class Told:
+    """An environment whose `info` has an entry with the name of its parameter."""
+
+    action_space = purerl.Discrete(2)
+
+    def __init__(self, g):
+        self._g = g
+
+    def reset(self, key):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def step(self, key, state, action):
+        return state, state, jnp.float32(0), False, False, {"g": self._g - 1.0}
+
+
+def test_parameter_that_hides_an_entry_of_info_warns():
+    adapt = lambda values: purerl.wrap_env(Told(values.get("g", 9.8)), max_steps=5)
+    with pytest.warns(UserWarning, match="info has an entry of this name, which shows the sampled parameter now"):
+        with_randomized(adapt, Force(), {}, {"g": purerl.Uniform(8, 12)})
