@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from purerl.acting.rollout import one_step
 from purerl.core.errors import ConfigError, Problem, raise_if_any
@@ -52,6 +53,9 @@ class Policy:
         Raises:
             ConfigError: observations, flags, hidden state or key are not those of these environments.
         """
+        if isinstance(deterministic, Tracer):
+            hint = "must be True or False when the call is traced; use jax.jit(policy, static_argnums=4)"
+            raise ConfigError([Problem("deterministic", ..., hint)])
         outputs, carry = self.outputs(carry, obs, first)
         action = outputs.policy.mode() if deterministic else outputs.policy.sample(outputs.policy.noise(typed_key(key)))
         return outputs.policy.env_action(action, self.action_space), carry

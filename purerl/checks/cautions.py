@@ -86,7 +86,8 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
         return []
     found = [Problem("action_mask", "auto", hint) for hint in env.masks]
     space = env.observation_space
-    for name, x in space.items() if isinstance(space, dict) else ():
+    for key, x in space.items() if isinstance(space, dict) else ():
+        name = str(key)
         wrong = mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
         if LIKELY.match(name) or ("mask" in name and not wrong):
             use = f"an action mask {wrong}" if wrong.startswith("must") else wrong or f"set action_mask={name!r} to use the mask"

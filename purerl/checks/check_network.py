@@ -71,6 +71,14 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         found.append(Problem("network", shapes(action), hint))
     elif is_float(action) != is_float(expected):
         found.append(Problem("network", dtypes(action), f"actions must have dtype {dtypes(expected)}"))
+    for name in ("entropy", "kl"):
+        measured = lambda policy, name=name: policy.kl(policy) if name == "kl" else policy.entropy()
+        if hasattr(outputs.policy, name):
+            with code_of("network", f"the policy's {name}"):
+                shape = jax.eval_shape(measured, outputs.policy).shape
+            if shape != (1, num_envs):
+                hint = f"the policy's {name} must have one number for each action, [1, {num_envs}]"
+                found.append(Problem("network", list(shape), hint))
     encoded = lambda policy: policy.encoded(policy.sample(policy.noise(key)))
     for name, head in dict(outputs.heads or {}).items():
         if isinstance(head, OfAction):
@@ -82,6 +90,10 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     for policy, part in zip(policies, parts_of(space), strict=True):
         found += _choice_problems(policy, part)
     if network.is_recurrent:
+        axes = {x.shape[:1] for x in jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(3)))}
+        if axes - {(3,)}:
+            hint = "the arrays of the carry must have the environments as their first axis, [num_envs, ...]"
+            found.append(Problem("network", carry, hint))
         found += sequence_problems(cfg)
     elif cfg.sequence_length:
         found.append(Problem("sequence_length", cfg.sequence_length, "needs a recurrent network; set memory, or use 0"))

@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any
 from purerl.core.keys import Clock
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.platform import pack, unpack
@@ -226,7 +226,15 @@ def run_epochs(
 
 
 def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Array:
-    """Return shuffled indices of the sequences in each minibatch of an epoch, `[minibatches, n]` int32. The key is consumed."""
+    """Return shuffled indices of the sequences in each minibatch of an epoch, `[minibatches, n]` int32. The key is consumed.
+
+    Raises:
+        ConfigError: the sequences, or blocks of them, cannot be divided into the minibatches of the phase, or into their parts.
+    """
+    parts = phase.minibatches * (1 if phase.block > 1 else phase.accumulate)
+    if num_sequences % (phase.block * parts):
+        hint = f"must divide the {num_sequences // phase.block} sequences of an epoch in the phase {phase.name!r}"
+        raise ConfigError([Problem("minibatches x accumulate" if parts > phase.minibatches else "minibatches", parts, hint)])
     order = permutation(key, num_sequences // phase.block)
     if phase.block > 1:
         order = order[:, None] * phase.block + jnp.arange(phase.block, dtype=order.dtype)[None]
@@ -285,12 +293,18 @@ def init_phase(phase: Phase, params: Groups) -> PyTree:
     """Return the initial optimizer state of a phase.
 
     Raises:
-        ConfigError: `frozen` is not a tuple of names of parameter groups.
+        ConfigError: `frozen` or `groups` is not a tuple of names of parameter groups, or a count is not an int of at least 1.
     """
-    if unknown := [name for name in phase.frozen if name not in (*params, *OPTIONAL)]:
-        names = phase.frozen if isinstance(phase.frozen, str) else unknown[0]
-        hint = f"the phase {phase.name!r} must name parameter groups in a tuple, from {', '.join(sorted(params))}"
-        raise ConfigError([Problem("frozen", names, hint)])
+    for field, names in (("frozen", phase.frozen), ("groups", params if phase.groups is None else phase.groups)):
+        known = (*params, *OPTIONAL) if field == "frozen" else params
+        if unknown := [name for name in names if name not in known]:
+            hint = f"the phase {phase.name!r} must name parameter groups in a tuple, from {', '.join(sorted(params))}"
+            raise ConfigError([Problem(field, names if isinstance(names, str) else unknown[0], hint)])
+    counts = {name: getattr(phase, name) for name in ("minibatches", "every", "accumulate")}
+    hint = f"must be an int of at least 1 in the phase {phase.name!r}"
+    raise_if_any([Problem(name, x, hint) for name, x in counts.items() if not is_count(x)])
     moving = moving_groups(phase, params)
+    if not moving:
+        raise ConfigError([Problem("groups", phase.groups, f"the phase {phase.name!r} trains no group")])
     vectors = {group: ravel_pytree(tree)[0] for group, tree in moving.items()}
     return phase.optimizer.init(vectors if phase.optimizer.elementwise else moving)

@@ -11,6 +11,7 @@ from purerl.acting.normalize import initial_statistics, merge_statistics, standa
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import clock_at, named_key
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import mean
@@ -149,7 +150,10 @@ def finish_update(
     statistics = merge_statistics(learner.cfg, state.statistics, rollout.steps.obs, advantages.target)
     state, more_metrics = state.replace(statistics=statistics), {}
     if after_learning is not None:
-        state, more_metrics = after_learning(state, rollout, advantages)
+        found = after_learning(state, rollout, advantages)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
+            raise ConfigError([Problem("after_learning", type(found), "must return a pair: the state and a dict of metrics")])
+        state, more_metrics = found
         refuse_taken(metrics, more_metrics)
     state = state.replace(clock=state.clock + 1)
     metrics = metrics | penalty_metrics | more_metrics

@@ -109,3 +109,12 @@ def test_results_in_place_of_states_are_named(run):
             function(result)
     with pytest.raises(purerl.ConfigError, match="metrics = 'TrainResult': must be a dict of metrics"):
         purerl.summarize(result)
+
+
+def test_traced_choice_of_the_mode_is_named():
+    train = tiny()
+    policy = train.policy(train.init(KEY))
+    args = (), jnp.eye(4)[:2], jnp.ones(2, bool), KEY
+    with pytest.raises(purerl.ConfigError, match=r"use jax\.jit\(policy, static_argnums=4\)"):
+        jax.jit(policy)(*args, True)
+    jax.jit(policy, static_argnums=4)(*args, True)

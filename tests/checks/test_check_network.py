@@ -10,7 +10,7 @@ import purerl
 from purerl import ConfigError, Network, Outputs
 from purerl.networks.distributions import Categorical, DiagGaussian, Joint, MultiCategorical
 from purerl.networks.layers import OfAction
-from tests.helpers.probes import Varied, acting
+from tests.helpers.probes import Varied, acting, boxed
 from tests.helpers.programs import compiles
 from tests.helpers.tiny import CFG, tiny
 
@@ -162,3 +162,24 @@ def test_policies_that_do_not_fit_a_mixed_action_are_refused():
         apply = lambda params, c, obs, first, parts=parts: (Outputs(Joint(parts), jnp.zeros(first.shape)), c)
         with pytest.raises(ConfigError, match=says):
             purerl.make_train(CFG, env=env, network=Network(lambda key, obs: {"policy": jnp.zeros(1)}, apply))
+
+
+def test_carry_needs_the_environments_first():
+    """With two layers, a carry `[layers, num_envs, size]` has the right shape for two environments."""
+    network = outputs_of()._replace(initial_carry=lambda count: jnp.zeros((2, count, 8)))
+    with pytest.raises(ConfigError, match="must have the environments as their first axis"):
+        tiny(network=network)
+
+
+@pytest.mark.parametrize("name", ["kl", "entropy"])
+def test_measures_of_a_policy_have_one_number_for_each_action(name):
+    by_dimension = {"kl": lambda self, other: self.mean - other.mean, "entropy": lambda self: self.mean}
+    kind = type("Mine", (DiagGaussian,), {name: by_dimension[name]})
+
+    def apply(params, carry, obs, first):
+        mean = jnp.zeros((*first.shape, 1))
+        return Outputs(kind(mean, mean), jnp.zeros(first.shape)), carry
+
+    env = boxed(Varied)()
+    with pytest.raises(ConfigError, match=f"the policy's {name} must have one number for each action"):
+        purerl.make_train(CFG, env=env, network=Network(lambda key, obs: {"policy": jnp.zeros(1)}, apply))

@@ -241,3 +241,23 @@ def test_names_of_phases_and_their_metrics_must_be_new(name, says):
     with pytest.raises(purerl.ConfigError, match=f"algorithm = '{name}': {says}"):
         tiny(algorithm=lambda *parts: purerl.ppo(*parts, reporting(name)))
     tiny(algorithm=lambda *parts: purerl.ppo(*parts, reporting("mine")))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"groups": ("polcy",)}, "groups = 'polcy': the phase 'small' must name parameter groups in a tuple, from policy, value"),
+        ({"groups": "policy"}, "groups = 'policy': the phase 'small' must name parameter groups in a tuple"),
+        ({"groups": ()}, "the phase 'small' trains no group"),
+        ({"every": 0}, "every = 0: must be an int of at least 1 in the phase 'small'"),
+        ({"minibatches": 3}, "minibatches = 3: must divide the 64 sequences of an epoch in the phase 'small'"),
+        ({"accumulate": 3}, "accumulate = 6: must divide the 64 sequences"),
+    ],
+)
+def test_wrong_options_of_a_phase_are_refused(options, says):
+    def phases(learner):
+        loss = lambda params, batch: (sum(jnp.vdot(x, x) for x in jax.tree.leaves(params)), {})
+        return [make_phase(learner, "small", loss, 1, follows_kl=False, prefix="own/", **options), *purerl.ppo_phases(learner)]
+
+    with pytest.raises(purerl.ConfigError, match=says):
+        tiny(algorithm=lambda *parts: purerl.ppo(*parts, phases))

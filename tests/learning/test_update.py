@@ -123,3 +123,8 @@ def test_advantages_of_another_shape_are_refused_in_an_algorithm():
 
     with pytest.raises(purerl.ConfigError, match=r"advantage = \[16, 1\]: .* must have the shape of the values"):
         tiny(algorithm=lambda cfg, env, network, parts: purerl.ppo(cfg, env, network, parts._replace(advantage=means)))
+
+
+def test_function_after_learning_must_return_a_pair():
+    with pytest.raises(purerl.ConfigError, match="must return a pair: the state and a dict of metrics"):
+        tiny(algorithm=lambda *parts: purerl.ppo(*parts, after_learning=lambda state, rollout, advantages: state))
