@@ -44,8 +44,9 @@ def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory:
     """Warn if networks with the same shapes compute something else in the run of `record` than in the saved run."""
     is_other = lambda part, name: saved.record[part].get(name) != record[part].get(name)
     changed = [f"{name}= was another" for name in ("network", "torso", "memory") if is_other("objects", name)]
-    if is_other("config", "activation") and not {"network", "torso"} & record["objects"].keys():
-        changed.append(f"activation was {saved.record['config'].get('activation')!r}")
+    for name, arguments in (("activation", {"network", "torso"}), ("action_distribution", {"network"}), ("std", {"network"})):
+        if is_other("config", name) and not arguments & record["objects"].keys():
+            changed.append(f"{name} was {saved.record['config'].get(name)!r}")
     if changed:
         warn(f"init_from = {str(directory)!r}: {', '.join(changed)}, so that the copied networks compute something else here")
 

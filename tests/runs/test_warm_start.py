@@ -8,7 +8,7 @@ from purerl.runs.analysis.plots import curves_of
 from purerl.runs.storage.checkpoint import newest_readable
 from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import fitted
-from tests.helpers.probes import Varied
+from tests.helpers.probes import Varied, boxed
 from tests.helpers.tiny import CFG, digest, tiny
 
 
@@ -145,4 +145,9 @@ def test_networks_that_compute_something_else_warn(tmp_path):
     fitted(updates=1, directory=tmp_path / "a", cfg=CFG.replace(activation="relu"))
     with pytest.warns(UserWarning, match="activation was 'relu', so that the copied networks compute something else here"):
         fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="swish"))
+    force, options = boxed(Varied)(), {"updates": 1, "cfg": CFG.replace(std="state")}
+    fitted(**options, directory=tmp_path / "b", env=force)
+    options["cfg"] = CFG.replace(action_distribution="beta")
+    with pytest.warns(UserWarning, match="action_distribution was 'auto', std was 'state', so that the copied networks"):
+        fitted(**options, init_from=tmp_path / "b", env=force)
     fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="relu"))
