@@ -93,6 +93,7 @@ def make_train(
           Where `first` marks an episode start, the module must reset its carry before it reads `x`.
         algorithm: `(cfg, env, network, parts) -> Algorithm`, in place of the algorithm of the config's class: for example, a
           variant of `purerl.algorithms.ppo.ppo` with other phases. `cfg` may be of a custom class: see `purerl.configclass`.
+          With `normalize_obs`, `network` is called with standardised observations, unlike `batch.obs` in losses.
           Recipes: `notebooks/07_your_own_algorithm.ipynb`, `notebooks/13_distillation.ipynb`.
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`. In APPO the function may
           have a parameter `log_ratio`: the log-ratio of the target policy to the behaviour policy, `[T, B]`.

@@ -155,6 +155,7 @@ class Sample(struct.PyTreeNode):
     """The part of a step that PPO's loss reads. Fields are named as in `Transition` and `Advantages`.
 
     Attributes:
+        obs: the observation as the environment returned it; networks apply the statistics of `normalize_obs` themselves.
         policy: the distribution that `action` was sampled from; `()` if neither the policy loss nor an extra loss reads the
           distribution, and the config does not measure the KL divergence.
         intrinsic: input of the intrinsic reward's loss; `()` if there is no such loss.
