@@ -13,6 +13,7 @@ from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks.cautions import warn_about, warn_of_unreached_phases, warn_of_unsuited_unit
 from purerl.checks.check_arguments import (
     algorithm_made,
+    check_changed_config,
     check_config,
     check_parts,
     check_schedule,
@@ -168,6 +169,7 @@ def make_train(
     # Compose.
     parts = _components(cfg, given, stream, measure)
     made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
+    check_changed_config(cfg, made.cfg or cfg)
     check_state_size(cfg, made.init, axis)
     if measure is not None or given.keys() & {"algorithm", "advantage", "policy_loss", "extra_loss", "intrinsic"}:
         check_update(made, axis)

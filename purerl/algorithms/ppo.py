@@ -61,7 +61,7 @@ def ppo(
         parts: the replaceable parts: advantage estimator, losses, optimizer, rewards.
         phases: maps the learner of an update to the phases of this update, in order. The policy's phase must be the last.
         after_learning: `(state, rollout, advantages) -> (state, metrics)`, called after the phases and the update of the running
-          statistics; None for no call.
+          statistics; None for no call. Metrics are scalars. With `advantage_norm="batch"`, the advantages are standardised.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=purerl.ppo)  # the same as without `algorithm`

@@ -18,7 +18,7 @@ from purerl.config.rules import surely_holds
 from purerl.core.auto_reset import has_slow_resets
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, warn
-from purerl.core.masks import LIKELY
+from purerl.core.masks import INVERTED, LIKELY
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
 from purerl.learning.phases import Phase
 from purerl.networks.torsos import without
@@ -89,7 +89,12 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     for key, x in space.items() if isinstance(space, dict) else ():
         name = str(key)
         wrong = mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
-        if LIKELY.match(name) or ("mask" in name and not wrong):
+        if INVERTED.match(name) and not wrong:
+            hint = (
+                f"the policy reads {name!r} as an observation; to use it as a mask, return its negation, True for valid actions"
+            )
+            found.append(Problem("action_mask", "auto", f"{hint}; set action_mask='' if this entry is not a mask"))
+        elif LIKELY.match(name) or ("mask" in name and not wrong):
             use = f"an action mask {wrong}" if wrong.startswith("must") else wrong or f"set action_mask={name!r} to use the mask"
             hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
             found.append(Problem("action_mask", "auto", hint))
@@ -131,9 +136,14 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
         is_image = space.dtype == np.uint8 and len(space.shape) == 3
         if np.dtype(space.dtype).name in hints and not is_image and not is_index(space):
             found.append(Problem("env", ..., f"observations of {space.dtype.name} {hints[space.dtype.name]}"))
-        if "torso" not in given and len(space.shape) == 3 and space.shape[0] <= 4 and min(space.shape[1:]) >= 16:
+        if "torso" not in given and len(space.shape) == 3 and _has_channels_first(*space.shape):
             found.append(Problem("env", ..., f"observations {list(space.shape)} {order}"))
     return found
+
+
+def _has_channels_first(first: int, second: int, third: int) -> bool:
+    """Return True if the first axis of an image is likely that of the channels: the others are equal, or much longer."""
+    return (second == third != first) or (first <= 4 and min(second, third) >= 16)
 
 
 # For each argument of `make_train`: the config fields that nothing reads if the argument is given.

@@ -1,17 +1,20 @@
 """Checks of the config and of the functions passed to `make_train`."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.metrics import Max, Mean, Sum
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
@@ -74,8 +77,45 @@ def check_schedule(schedule: Callable, cfg: OnPolicyConfig, phases: tuple[Phase,
 
 
 def check_update(algorithm: Algorithm, axis: Axis | None) -> None:
-    """Raise unless an update with custom functions can be traced. Nothing is compiled."""
-    shapes_on(axis, lambda key: algorithm.update(algorithm.init(key)), jax.random.key(0))
+    """Raise unless an update with custom functions can be traced, and keeps the shapes of the state. Nothing is compiled.
+
+    Raises:
+        ConfigError: an update changes the structure, a shape or a dtype of the state, or returns something else than metrics.
+    """
+
+    def run(key: jax.Array) -> Any:
+        state = algorithm.init(key)
+        return state, *algorithm.update(state)
+
+    before, after, metrics = shapes_on(axis, run, jax.random.key(0))
+    described = lambda tree: {
+        jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+    then, now = described(before), described(after)
+    paths = [path for path in {**then, **now} if then.get(path) != now.get(path)]
+    changed = [f"{path} is {then.get(path, 'missing')} before an update, {now.get(path, 'missing')} after" for path in paths]
+    hint = "an update must keep the arrays of the training state: "
+    found = [Problem("algorithm", ..., hint + "; ".join(changed[:3]))] if changed else []
+    wrong = [name for name, x in metrics.items() if not isinstance(x, Sum | Mean | Max)]
+    raise_if_any(found + [Problem("algorithm", name, "must be a metric, as purerl.ppo returns them") for name in wrong])
+
+
+FIXED = ("optimizer", "adam_eps", "weight_decay", "normalize_reward", "reward_clip")  # with the groups below
+FIXED_GROUPS = ("Environment", "Network", "Memory", "Curiosity", "Run")
+OF_ALGORITHM = ("reset_pool", "sequence_length")  # fields of these groups that an algorithm reads
+
+
+def check_changed_config(cfg: OnPolicyConfig, changed: OnPolicyConfig) -> None:
+    """Raise if an algorithm changed its config to invalid values, or fields that were read before the algorithm was made."""
+    is_fixed = lambda name: name in FIXED or (cfg.field_docs[name].group in FIXED_GROUPS and name not in OF_ALGORITHM)
+    is_same = lambda a, b: a is b or (not (isinstance(a, Tracer) or isinstance(b, Tracer)) and a == b)
+    names = [field.name for field in dataclasses.fields(cfg)]
+    other = [name for name in names if not is_same(getattr(cfg, name), getattr(changed, name))]
+    fixed = [name for name in other if is_fixed(name)]
+    if changed.measures_kl != cfg.measures_kl:
+        fixed += [name for name in other if name in ("kl_penalty", "lr_schedule")]
+    hint = "is read before the algorithm is made; set it in the config that make_train receives"
+    raise_if_any([Problem(name, getattr(changed, name), hint) for name in fixed] + (problems(changed) if other else []))
 
 
 def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:

@@ -60,6 +60,7 @@ class OnPolicyConfig(Config, Batches):
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the entry that the suite defines; for a custom environment, the entry named "action_mask", if there is one.
         frame_stack: Number of latest frames in an observation, stacked along the last axis; at first, copies of the first frame.
+          Of several entries, images and other entries with two or more axes are stacked.
         num_levels: Number of levels (initial states, with their layouts or maps) in which training episodes begin; 0 for no
           limit. Evaluation episodes begin in other levels by default; the difference in scores measures generalisation.
         reset_pool: Number of first states that each update samples for new episodes, if the environment has slow resets; 0
@@ -175,7 +176,8 @@ class OnPolicyConfig(Config, Batches):
           recurrences, which need few kernels on a GPU. Depending on `arch`, policy and value share the recurrent layers.
         memory_size: Width of the recurrent layers.
         memory_layers: Number of recurrent layers.
-        memory_inputs: Further inputs of the recurrent layers: `("action", "reward")` of the previous step, or one of the two.
+        memory_inputs: Further inputs of the recurrent layers: `("action", "reward")` of the previous step, or one of the two, as
+          the entries `previous_action` and `previous_reward` of observations. They start at 0, and discrete actions at -1.
         sequence_length: Steps of a training sequence of a recurrent network; must divide `num_steps`. 0 means `num_steps`.
 
     Curiosity:

@@ -82,6 +82,10 @@ class Optimizer(NamedTuple):
         """Return True if all groups are treated alike, so that one vector can hold them."""
         return self.elementwise and not self.multipliers
 
+    def reads(self) -> list[str]:
+        """Return the names of the metrics that the loss must return."""
+        return ["kl"] * (self.adapts is not None) + ["approx_kl"] * (self.target_kl is not None)
+
     def init(self, params: Groups) -> PyTree:
         """Return the persistent state before the first update."""
         inner = self.transformation.init(params)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any
+from purerl.core.errors import ConfigError, Problem, is_count, is_int, raise_if_any
 from purerl.core.keys import Clock
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.platform import pack, unpack
@@ -206,6 +206,8 @@ def run_epochs(
         flat, opt_state = carry
         rows, recomputed, step = minibatch
         gradient, metrics = pmean(gradient_of(flat, rows, recomputed))
+        hint = f"is not returned by the loss of the phase {phase.name!r}; use follows_kl=False"
+        raise_if_any([Problem("algorithm", name, hint) for name in phase.optimizer.reads() if name not in metrics])
         gradient, norms = clip_gradient(phase, vectors, gradient)
         now = {"clock": clock, "step": step, "metrics": metrics, "epochs": phase.epochs, "minibatches": phase.minibatches}
         updates, opt_state = phase.optimizer.update(show(gradient), opt_state, show(flat), **now)
@@ -302,7 +304,9 @@ def init_phase(phase: Phase, params: Groups) -> PyTree:
             raise ConfigError([Problem(field, names if isinstance(names, str) else unknown[0], hint)])
     counts = {name: getattr(phase, name) for name in ("minibatches", "every", "accumulate")}
     hint = f"must be an int of at least 1 in the phase {phase.name!r}"
-    raise_if_any([Problem(name, x, hint) for name, x in counts.items() if not is_count(x)])
+    found = [Problem(name, x, hint) for name, x in counts.items() if not is_count(x)]
+    counts, hint = {"epochs": phase.epochs, "start": phase.start}, f"must be an int of at least 0 in the phase {phase.name!r}"
+    raise_if_any(found + [Problem(name, x, hint) for name, x in counts.items() if not (is_int(x) and x >= 0)])
     moving = moving_groups(phase, params)
     if not moving:
         raise ConfigError([Problem("groups", phase.groups, f"the phase {phase.name!r} trains no group")])

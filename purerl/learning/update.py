@@ -13,7 +13,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import clock_at, named_key
-from purerl.core.metrics import mean_of
+from purerl.core.metrics import Max, Mean, Sum, mean_of
 from purerl.core.reductions import mean
 from purerl.core.types import Advantages, Network, Outputs, PyTree, Rollout, Sample, Scalar, Sequences, TrainState
 from purerl.learning.learner import Learner, Metrics
@@ -57,6 +57,8 @@ class Algorithm(NamedTuple):
 def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: list[Phase], key: jax.Array) -> TrainState:
     """Return the state before the first update: environments at an episode start, initial parameters and optimizer states."""
     cfg, network, parts = learner
+    if isinstance(phases, Phase):
+        raise ConfigError([Problem("phases", phases.name, "must be a list of phases, such as [phase]")])
     actor = reset_actor(env, network, cfg.num_envs, key)
     params = network.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
     reward_params, reward_state = parts.rewards.init(key, actor.obs)
@@ -151,9 +153,11 @@ def finish_update(
     state, more_metrics = state.replace(statistics=statistics), {}
     if after_learning is not None:
         found = after_learning(state, rollout, advantages)
-        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
+        is_pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], TrainState) and isinstance(found[1], dict)
+        if not is_pair:
             raise ConfigError([Problem("after_learning", type(found), "must return a pair: the state and a dict of metrics")])
         state, more_metrics = found
+        more_metrics = {name: x if isinstance(x, Sum | Mean | Max) else mean_of(x) for name, x in more_metrics.items()}
         refuse_taken(metrics, more_metrics)
     state = state.replace(clock=state.clock + 1)
     metrics = metrics | penalty_metrics | more_metrics

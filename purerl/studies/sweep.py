@@ -125,7 +125,8 @@ class Sweep:
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
         raise_if_any(wrong_values({"at_once": at_once, "recorders": recorders}, FIT_RULES))
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
-        seed, num_seeds, at_once = int(seed), int(num_seeds), at_once and int(at_once)  # JSON has no NumPy numbers
+        plain = lambda x: x.item() if isinstance(x, np.generic) else x  # JSON has no NumPy numbers
+        seed, num_seeds, at_once = map(plain, (seed, num_seeds, at_once))
         for program in self.programs():  # check all programs before the first is trained
             raise_if_any(problems(program.cfg))
         home = None if directory is None else run_directory(directory)

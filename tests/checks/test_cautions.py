@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 import purerl
+from purerl.checks.cautions import _has_channels_first
 from tests.helpers.masks import Doors
 
 CFG = purerl.PPOConfig(total_timesteps=64, num_envs=4, num_steps=8, num_epochs=1, num_minibatches=2, hidden=(8,))
@@ -14,6 +15,8 @@ def test_unused_mask_entries_warn():
     for env, says in [
         (Doors(name="valid_actions"), "set action_mask='valid_actions' to use the mask"),
         (Doors(name="mask"), "set action_mask='mask' to use the mask"),
+        (Doors(name="legal_moves"), "set action_mask='legal_moves' to use the mask"),
+        (Doors(name="invalid_action_mask"), "return its negation, True for valid actions"),
         (Doors(wrong), r"an action mask must have shape \[3\], one flag per action, not \[2, 3\]"),
         (type("Switches", (Doors,), {"action_space": purerl.MultiBinary(3)})(), "only discrete actions can be masked"),
     ]:
@@ -61,3 +64,8 @@ def test_phases_that_run_once_do_not_warn():
     phased = purerl.make_train(purerl.PPGConfig(n_pi=3, e_aux=1, **sizes))
     late = purerl.make_train(purerl.PPOConfig(learning_starts=64, **sizes))
     assert [phase.runs for phase in (phased.plan.phases[-1], *late.plan.phases)] == [1, 1]
+
+
+@pytest.mark.parametrize(("shape", "says"), [((12, 84, 84), True), ((3, 32, 40), True), ((84, 84, 4), False), ((6, 7, 2), False)])
+def test_images_whose_channels_come_first_warn(shape, says):
+    assert _has_channels_first(*shape) is says

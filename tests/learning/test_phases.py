@@ -17,7 +17,7 @@ from purerl.learning.phases import Phase, init_phase, make_phase, moving_groups,
 from purerl.learning.update import sequences
 from purerl.networks.actor_critic import actor_critic
 from tests.helpers.programs import branches
-from tests.helpers.tiny import PLAIN, learner, tiny
+from tests.helpers.tiny import CFG, PLAIN, learner, tiny
 
 KEY = jax.random.key(0)
 
@@ -249,6 +249,8 @@ def test_names_of_phases_and_their_metrics_must_be_new(name, says):
         ({"groups": ("polcy",)}, "groups = 'polcy': the phase 'small' must name parameter groups in a tuple, from policy, value"),
         ({"groups": "policy"}, "groups = 'policy': the phase 'small' must name parameter groups in a tuple"),
         ({"groups": ()}, "the phase 'small' trains no group"),
+        ({"epochs": 2.5}, "epochs = 2.5: must be an int of at least 0 in the phase 'small'"),
+        ({"start": None}, "start = None: must be an int of at least 0 in the phase 'small'"),
         ({"every": 0}, "every = 0: must be an int of at least 1 in the phase 'small'"),
         ({"minibatches": 3}, "minibatches = 3: must divide the 64 sequences of an epoch in the phase 'small'"),
         ({"accumulate": 3}, "accumulate = 6: must divide the 64 sequences"),
@@ -257,7 +259,25 @@ def test_names_of_phases_and_their_metrics_must_be_new(name, says):
 def test_wrong_options_of_a_phase_are_refused(options, says):
     def phases(learner):
         loss = lambda params, batch: (sum(jnp.vdot(x, x) for x in jax.tree.leaves(params)), {})
-        return [make_phase(learner, "small", loss, 1, follows_kl=False, prefix="own/", **options), *purerl.ppo_phases(learner)]
+        small = make_phase(learner, "small", loss, 1, follows_kl=False, prefix="own/")._replace(**options)
+        return [small, *purerl.ppo_phases(learner)]
 
     with pytest.raises(purerl.ConfigError, match=says):
         tiny(algorithm=lambda *parts: purerl.ppo(*parts, phases))
+
+
+@pytest.mark.parametrize(("changes", "metric"), [({"target_kl": 0.02}, "approx_kl"), ({"lr_schedule": "kl_adaptive"}, "kl")])
+def test_losses_without_the_metrics_that_control_their_phase_are_refused(changes, metric):
+    def phases(learner):
+        loss = lambda params, batch: (sum(jnp.vdot(x, x) for x in jax.tree.leaves(params["policy"])), {})
+        return [make_phase(learner, "small", loss, 1, groups=("policy",), prefix="own/"), *purerl.ppo_phases(learner)]
+
+    with pytest.raises(
+        purerl.ConfigError, match=f"algorithm = '{metric}': is not returned by the loss of the phase 'small'; use follows_kl"
+    ):
+        tiny(CFG.replace(**changes), algorithm=lambda *parts: purerl.ppo(*parts, phases))
+
+
+def test_phases_must_be_a_list():
+    with pytest.raises(purerl.ConfigError, match="must be a list of phases"):
+        tiny(algorithm=lambda *parts: purerl.ppo(*parts, lambda learner: purerl.ppo_phases(learner)[0]))

@@ -128,3 +128,36 @@ def test_advantages_of_another_shape_are_refused_in_an_algorithm():
 def test_function_after_learning_must_return_a_pair():
     with pytest.raises(purerl.ConfigError, match="must return a pair: the state and a dict of metrics"):
         tiny(algorithm=lambda *parts: purerl.ppo(*parts, after_learning=lambda state, rollout, advantages: state))
+
+
+def test_metrics_after_learning_may_be_scalars():
+    score = lambda state, rollout, advantages: (state, {"score": jnp.abs(advantages.advantage).mean()})
+    metrics = jax.jit(tiny(algorithm=lambda *parts: purerl.ppo(*parts, after_learning=score)))(jax.random.key(0)).metrics
+    assert (purerl.summarize(metrics)["score"] > 0).all()
+
+
+def test_update_must_keep_the_arrays_of_the_state():
+    more = lambda state, rollout, advantages: (state.replace(extra={**state.extra, "n": jnp.int32(0)}), {})
+    with pytest.raises(purerl.ConfigError, match=r"\.extra\['n'\] is missing before an update, int32\[\] after"):
+        tiny(algorithm=lambda *parts: purerl.ppo(*parts, after_learning=more))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"optimizer": "sgd"}, "optimizer"),
+        ({"normalize_reward": True}, "normalize_reward"),
+        ({"hidden": (16,)}, "hidden"),
+        ({"kl_penalty": "adaptive"}, "kl_penalty"),
+        ({"lr_schedule": "kl_adaptive"}, "lr_schedule"),
+        ({"metrics_every": 2}, "metrics_every"),
+    ],
+)
+def test_fields_that_an_algorithm_cannot_change_are_refused(changes, field):
+    with pytest.raises(purerl.ConfigError, match=f"{field} = .*: is read before the algorithm is made"):
+        tiny(algorithm=lambda cfg, *parts: purerl.ppo(cfg.replace(**changes), *parts))
+
+
+def test_values_that_an_algorithm_sets_are_checked():
+    with pytest.raises(purerl.ConfigError, match=r"gamma = 2\.0"):
+        tiny(algorithm=lambda cfg, *parts: purerl.ppo(cfg.replace(gamma=2.0), *parts))
