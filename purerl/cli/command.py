@@ -79,7 +79,7 @@ def main(args: list[str] | None = None) -> int:
     except (CheckpointError, EnvironmentFailed, NotFiniteError) as error:
         print(error, file=sys.stderr)
         return 1
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:  # Gloo's errors are of both kinds
         if process_count() == 1:
             raise
         print(f"process {jax.process_index()}: another process of the job has ended: {error}", file=sys.stderr, flush=True)

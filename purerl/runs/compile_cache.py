@@ -26,7 +26,7 @@ MAX_BYTES = 2**30  # beyond this size, JAX evicts the least recently used progra
 def cache_directory() -> pathlib.Path | None:
     """Return the directory of compiled programs; None if the cache is switched off."""
     chosen = os.environ.get(VARIABLE, "")
-    if chosen.lower() == "off":
+    if chosen.lower() in ("off", "0", "no", "none", "false"):
         return None
     home = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path(platformdirs.user_cache_dir("purerl", appauthor=False))
     return home / f"jaxlib-{jaxlib.version.__version__}-{platform.machine()}-{kind_of_processor()}"

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from purerl.core.errors import warn
+from purerl.core.errors import ConfigError, Problem, is_count, warn
 
 ROWS = "rows"
 Devices = Sequence[jax.Device]  # pyright: ignore[reportInvalidTypeForm]
@@ -124,9 +124,14 @@ def use_cores(count: int | None = None) -> None:
     Args:
         count: number of devices; if None, the number of cores that this process may use.
 
+    Raises:
+        ConfigError: `count` is not an int of at least 1.
+
     Example:
         >>> purerl.use_cores()
     """
+    if count is not None and not is_count(count):
+        raise ConfigError([Problem("count", count, "must be an int of at least 1, or None for all cores")])
     count = count or _cores()
     flags = os.environ.get("XLA_FLAGS", "")
     configured = jax.config.values["jax_num_cpu_devices"] > 0 or "xla_force_host_platform_device_count" in flags

@@ -25,7 +25,8 @@ from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError,
 from purerl.core.plan import Plan
 from purerl.runs.identity import begin_anew, changes_of_numbers, differences
 from purerl.runs.processes import by_first, is_first
-from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, leaf_differences, prepare
+from purerl.runs.storage.arrays import leaf_differences
+from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, prepare
 from purerl.runs.storage.curves import FILE
 from purerl.runs.storage.files import atomic_write, read_errors, read_file
 from purerl.runs.storage.object_values import other_numbers
@@ -158,7 +159,7 @@ class Directory:
         Args:
             resume: `auto` (resume if a checkpoint exists), `must` or `never`.
             plan: the plan of the resumed run.
-            wanted: dtypes and shapes of the run's state, from `checkpoint.describe`.
+            wanted: dtypes and shapes of the run's state, from `arrays.describe`.
 
         Raises:
             ConfigError: `resume` is `never` and a checkpoint exists, or `resume` is `must` and no checkpoint exists.

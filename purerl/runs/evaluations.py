@@ -8,7 +8,8 @@ import numpy as np
 
 from purerl.core.errors import CheckpointMismatch, warn
 from purerl.core.metrics import LAST
-from purerl.runs.storage.checkpoint import CLOCK, Store, describe, share, to_arrays
+from purerl.runs.storage.arrays import describe, to_arrays
+from purerl.runs.storage.checkpoint import CLOCK, Store, share
 from purerl.runs.storage.files import AppendOnlyFile, Entry, read_journal, to_line
 
 COLUMNS = ("episode_return", "episode_length", "finished")
@@ -88,7 +89,7 @@ class Best:
         record: JSON entries that identify the run, saved with the states.
         runs: number of runs.
         by: name of the evaluation column that contains the scores; None if this run is not evaluated.
-        wanted: dtypes and shapes of a state, from `checkpoint.describe`, for a resumed run. Saved best states are then restored,
+        wanted: dtypes and shapes of a state, from `arrays.describe`, for a resumed run. Saved best states are then restored,
           unless they are damaged or have other dtypes or shapes. None, for a new run, removes saved best states.
 
     Raises:

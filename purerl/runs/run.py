@@ -24,7 +24,7 @@ from purerl.runs.directory import Directory, absolute, run_directory
 from purerl.runs.identity import config_of, differences, identity, own_class, unit_differences
 from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, pairs_of, state_at
-from purerl.runs.storage import checkpoint
+from purerl.runs.storage import arrays, checkpoint
 from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, saved_updates
 from purerl.runs.storage.curves import FILE, read_header
 from purerl.runs.storage.object_values import numbers_of, other_numbers
@@ -201,6 +201,10 @@ def load(
     if found := object_differences(record["objects"], named, ("config_class",)):
         raise CheckpointMismatch(directory, found)
     lead, count = _lead(saved), record["num_seeds"]
+    if len(lead) > 1:
+        raise ConfigError(
+            [Problem("directory", str(directory), f"has states with axes {list(lead)}; read them by purerl.restore")]
+        )
     seed = None if count is None else record["seed"]
     batch = Batch(config_of(record, config_class), seed, count or (*lead, 1)[0], given, batched=bool(lead))
     described = describe_objects(batch.train.given | own, batch.train.env)
@@ -260,6 +264,8 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         check_replicas(state, train.axis_name)
     path, train = run_directory(directory), _whole(train)
     if np.ndim(state.clock.low):  # under `vmap`, every run has a counter
+        if any(len(np.unique(np.asarray(x))) > 1 for x in jax.tree.leaves(state.clock)):
+            raise ConfigError([Problem("state", ..., "has runs with different numbers of updates; save each of them alone")])
         state = state.replace(clock=jax.tree.map(lambda x: x.reshape(-1)[0], state.clock))
     if (path / FILE).exists():
         raise ConfigError([Problem("directory", str(path), "belongs to a run of purerl.fit; choose another directory")])
@@ -305,17 +311,18 @@ def _whole(train: Train | DataParallel) -> Train:
 
 def _lead(saved: Checkpoint) -> tuple[int, ...]:
     """Return the sizes of the leading axes of a saved state."""
-    return checkpoint.shape_of(saved.record["leaves"].get("['state'].key", ["[]"])[0])
+    return arrays.shape_of(saved.record["leaves"].get("['state'].key", ["[]"])[0])
 
 
 def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
     """Return the state of a checkpoint, with its saved leading axes."""
-    lead, one = _lead(saved), {"state": jax.eval_shape(train.init, jax.random.key(0))}
+    lead, kind = _lead(saved), saved.record["leaves"].get("['state'].key", ["key<fry>[]"])[0].partition("[")[0]
+    one = {"state": jax.eval_shape(train.init, jax.random.key(0, impl=arrays.KEY_KINDS.get(kind)))}
     leaves, structure = jax.tree_util.tree_flatten_with_path(one)
     is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)
     batched = lambda path, x: x if is_clock(path) else jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
     template = structure.unflatten([batched(path, x) for path, x in leaves])
     states = {name: x for name, (x, _) in saved.record["leaves"].items() if name.startswith("['state']")}
-    if found := checkpoint.leaf_differences(states, checkpoint.describe(template)):
+    if found := arrays.leaf_differences(states, arrays.describe(template)):
         raise CheckpointMismatch(directory, found)
-    return checkpoint.to_tree(saved.arrays, template)["state"]
+    return arrays.to_tree(saved.arrays, template)["state"]

@@ -27,7 +27,8 @@ from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress, Reports
 from purerl.runs.processes import agreed, by_first, is_first, on_host, placed
 from purerl.runs.stopping import STOPPED, Stopping
-from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, share, to_tree
+from purerl.runs.storage.arrays import describe, to_tree
+from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, share
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.runs.warm_start import check_layout, last_step, warm_start, warn_of_other_networks
@@ -125,12 +126,14 @@ class Session:
         """Train until the last update, or until an early end; then save, and wait until everything is saved."""
         with contextlib.closing(self.curves), contextlib.closing(self.evaluations), self.report:
             self._train()
-            self._try(self.home.checkpoints.wait)
+            if not self._try(self.home.checkpoints.wait):  # with on_save_error="warn": try once more
+                self._save()
+                self._try(self.home.checkpoints.wait)
 
     def _train(self) -> None:
         for write in (self.curves.flush, self.evaluations.flush):  # rewrites files that a kill has damaged
             self._try(by_first, write)
-        (over,), _ = agreed(self._stopping.was_stopped and self._stopping.is_over(self._progress()))
+        (over,), _ = agreed(self._stopping.was_stopped and self._is_over())
         self.stopped_by = STOPPED if over else None
         done = self.updates == self.plan.num_updates or over
         if done and self.score is not None and not len(self.evaluations):
@@ -199,8 +202,11 @@ class Session:
     def _reason(self, stop: Stop) -> int:
         """Return the code of the reason to end the session now, or 0 without a reason."""
         hours, limit = (time.perf_counter() - self.options.entered) / 3600, self.options.max_hours
-        is_over = self._stopping.is_over(self._progress())
-        return STOP_WHEN if is_over else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
+        return STOP_WHEN if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
+
+    def _is_over(self) -> bool:
+        """Return True in the first process if `stop_when` ends the run. Every process calls this."""
+        return self.options.stop_when is not None and bool(by_first(lambda: self._stopping.is_over(self._progress())))
 
     def _progress(self, metrics: dict[str, Any] | None = None) -> Progress:
         newest = self.evaluations.newest() if self.options.eval_every else None
@@ -212,23 +218,25 @@ class Session:
         columns, whole = score(self.state), on_host(self.state)
         self.evaluations.add(self.updates, columns)
         scores = columns[self.options.best_by].astype(np.float64)
-        self._try(self.evaluations.flush)
+        self._try(by_first, self.evaluations.flush)
         self._try(self.best.update, self.updates, np.where(self.finite & np.isfinite(scores), scores, -np.inf), whole)
         every = self.options.render_every * self.options.eval_every
-        if every and self.updates % every == 0 and (drawing := self.home.file(f"renders/{self.updates}.gif")):
-            self._try(self._render, whole, drawing)
+        if every and self.updates % every == 0:
+            self._try(by_first, lambda: self._render(whole, self.home.file(f"renders/{self.updates}.gif")))
 
-    def _render(self, state: TrainState, drawing: pathlib.Path) -> None:
-        self.trainer.render(state, drawing)
-        self.report.show(self._progress(), drawing)
+    def _render(self, state: TrainState, drawing: pathlib.Path | None) -> None:
+        if drawing is not None:
+            self.trainer.render(state, drawing)
+            self.report.show(self._progress(), drawing)
 
     def _save(self) -> None:
         """Save the files that a checkpoint depends on, and then begin to save the checkpoint."""
         self.report.flush()
         if self.trainer.devices_per_run > 1 and self._saved_updates == self._start[0]:  # at the first save only
             check_replicas(self.state)
-        for write in (self.curves.flush, self.evaluations.flush, self.best.settle):
-            self._try(write)
+        for write in (self.curves.flush, self.evaluations.flush):
+            self._try(by_first, write)
+        self._try(self.best.settle)
         tree = {"state": on_host(self.state), "environments": self.trainer.snapshots(self.state), **self._stopping.saved}
         record = {
             **self.home.identity,
@@ -241,17 +249,20 @@ class Session:
             "finite": self.finite.tolist(),
             "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
         }
-        self._try(self.home.checkpoints.save, self.updates, tree, record)
-        self._saved_updates = self.updates
+        self._try(self.home.checkpoints.wait)  # a save that failed must not prevent the next
+        if self._try(self.home.checkpoints.save, self.updates, tree, record):
+            self._saved_updates = self.updates
 
-    def _try(self, write: Callable[..., Any], *args: Any) -> None:
-        """Call a function that saves. With `on_save_error="warn"`, only warn about an error: the next save may succeed."""
+    def _try(self, write: Callable[..., Any], *args: Any) -> bool:
+        """Call a function that saves; return True if it succeeds. With `on_save_error="warn"`, only warn about an error."""
         try:
             write(*args)
         except CheckpointError as error:
             if self.options.on_save_error == "raise":
                 raise
             warn(f"{error}; with on_save_error='warn', no error is raised")
+            return False
+        return True
 
 
 def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:

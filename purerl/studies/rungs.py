@@ -16,7 +16,7 @@ from purerl.core.metrics import over_the_last
 from purerl.core.types import TrainState
 from purerl.pure import Train
 from purerl.runs.processes import placed
-from purerl.runs.storage.checkpoint import to_arrays, to_tree
+from purerl.runs.storage.arrays import to_arrays, to_tree
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.studies import space
 from purerl.studies.steps import Step

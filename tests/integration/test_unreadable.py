@@ -10,6 +10,7 @@ import pytest
 
 import purerl
 from purerl.cli import main
+from purerl.config.presets import presets
 from tests.helpers.tiny import SIZES
 
 CFG = purerl.PPOConfig(**{**SIZES, "total_timesteps": 512})
@@ -34,6 +35,7 @@ def directory():
     root = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # only its owner may enter pytest's own folder
     root.chmod(0o777)
     purerl.fit(CFG, 0, root / "run", save_every=2, eval_every=2, eval_episodes=2)
+    presets()  # imports a part of Python that another user may not be allowed to read
     for path in [root / "run", *(root / "run").rglob("*")]:
         path.chmod(0o777 if path.is_dir() else 0o666)
     yield root / "run"

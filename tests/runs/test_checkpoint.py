@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shutil
+import types
 import warnings
 
 import jax
@@ -14,34 +15,12 @@ import numpy as np
 import pytest
 
 import purerl
+from purerl.core.keys import clock_at
 from purerl.runs.storage import checkpoint
-from purerl.runs.storage.checkpoint import Store
+from purerl.runs.storage.checkpoint import Store, saved_updates
 from tests.helpers.interrupted import StopAt, fitted
 from tests.helpers.probes import Varied
-from tests.helpers.tiny import digest
-
-
-def test_every_kind_of_array_is_restored_bit_for_bit(tmp_path):
-    tree = {
-        "nan payload": np.array([0x7FC00001, 0xFFC12345], np.uint32).view(np.float32),
-        "zeros": np.array([0.0, -0.0], np.float32),
-        "half": jnp.array([1.5, -3], jnp.bfloat16),
-        "bytes": jnp.arange(5, dtype=jnp.uint8),
-        "flags": jnp.array([True, False]),
-        "scalar": jnp.uint32(2**32 - 1),
-        "empty": jnp.zeros((0, 3)),
-        "nothing": (),
-        "key": jax.random.key(7),
-        "keys": jax.random.split(jax.random.key(7, impl="rbg"), 3),
-    }
-    store = Store(tmp_path)
-    store.save(0, tree, {"note": "x"})
-    store.wait()
-    saved = store.load(0)
-    back = checkpoint.to_tree(saved.arrays, tree)
-    assert digest(back) == digest(tree)
-    assert saved.record["note"] == "x"
-    assert [str(x.dtype) for x in jax.tree.leaves(back)] == [str(x.dtype) for x in jax.tree.leaves(tree)]
+from tests.helpers.tiny import digest, tiny
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -59,6 +38,87 @@ def test_failed_save_raises(tmp_path):
     with pytest.raises(purerl.CheckpointError, match="update 2 could not be saved"):
         save()
     gc.collect()
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """Return a function that lets the saves with these numbers fail, as on a full disk."""
+    real, calls = checkpoint.orbax(), []
+
+    class Failed:
+        def result(self):
+            raise OSError(28, "No space left on device")
+
+    def let_fail(*numbers):
+        def save_async(*args, **options):
+            calls.append(1)
+            return Failed() if len(calls) in numbers else real.save_async(*args, **options)
+
+        proxy = types.SimpleNamespace(save_async=save_async, metadata=real.metadata, load=real.load)
+        monkeypatch.setattr(checkpoint, "orbax", lambda: proxy)
+
+    return let_fail
+
+
+@pytest.mark.parametrize(("failed", "there"), [(2, [3, 9, 10]), (4, [3, 6, 9, 10])])
+def test_save_that_fails_prevents_no_other(failed, there, failing, tmp_path):
+    failing(failed)
+    with pytest.warns(UserWarning, match="could not be saved .* No space left on device; with on_save_error='warn'"):
+        fitted(directory=tmp_path, save_every=3, keep=9, on_save_error="warn")
+    assert saved_updates(tmp_path / "checkpoints") == there
+
+
+def test_checkpoint_stays_if_its_replacement_cannot_be_written(failing, tmp_path):
+    train = tiny()
+    state = train.init(jax.random.key(0))
+    purerl.save(tmp_path, train, state)
+    failing(1)
+    with pytest.raises(purerl.CheckpointError, match="update 0 could not be saved"):
+        purerl.save(tmp_path, train, train.init(jax.random.key(1)))
+    assert digest(purerl.restore(tmp_path, train)) == digest(state)
+    place = tmp_path / "checkpoints"
+    (place / "0").rename(place / "0.replaced")  # as if the process had been killed before the new checkpoint was complete
+    purerl.save(tmp_path, train, train.init(jax.random.key(2)))
+    assert digest(purerl.restore(tmp_path, train)) == digest(train.init(jax.random.key(2)))
+    assert [path.name for path in place.iterdir()] == ["0"]
+
+
+def test_new_checkpoint_outlasts_a_damaged_later_one(tmp_path):
+    store = Store(tmp_path, keep=1)
+    (tmp_path / "17" / "state").mkdir(parents=True)
+    store.save(14, {"x": np.zeros(3)}, {})
+    store.wait()
+    assert saved_updates(tmp_path) == [14, 17]
+
+
+def test_folders_of_the_user_with_names_of_checkpoints_are_left_alone(tmp_path):
+    (tmp_path / "best" / "1").mkdir(parents=True)
+    (tmp_path / "best" / "1" / "thesis.txt").write_text("mine")
+    with pytest.raises(purerl.ConfigError, match="contains the folder 1, which is no checkpoint"):
+        fitted(directory=tmp_path)
+    assert (tmp_path / "best" / "1" / "thesis.txt").read_text() == "mine"
+
+
+def test_metrics_without_checkpoints_are_not_replaced_silently(tmp_path):
+    fitted(2, directory=tmp_path)
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.warns(UserWarning, match="the run has no checkpoint, so that it begins anew, and replaces its metrics"):
+        fitted(2, directory=tmp_path)
+
+
+def test_states_with_other_keys_are_restored_and_two_axes_are_refused(tmp_path):
+    train = tiny()
+    state = train.init(jax.random.key(0, impl="rbg"))
+    purerl.save(tmp_path / "rbg", train, state)
+    assert digest(purerl.restore(tmp_path / "rbg", train)) == digest(state)
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    stacked = jax.vmap(jax.vmap(train.init))(keys)
+    purerl.save(tmp_path / "two", train, stacked)
+    with pytest.raises(purerl.ConfigError, match=r"has states with axes \[2, 3\]; read them by purerl\.restore"):
+        purerl.load(tmp_path / "two", env=train.given["env"])
+    apart = jax.tree.map(lambda *x: jnp.stack(x), train.init(keys[0, 0]), train.init(keys[0, 0]).replace(clock=clock_at(2)))
+    with pytest.raises(purerl.ConfigError, match="has runs with different numbers of updates"):
+        purerl.save(tmp_path / "apart", train, apart)
 
 
 @pytest.fixture(scope="module")

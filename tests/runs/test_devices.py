@@ -146,3 +146,8 @@ def test_joining_a_job_omits_xla_flags_of_other_versions(monkeypatch):
     monkeypatch.setattr(jax.distributed, "initialize", lambda **options: None)
     processes.join("127.0.0.1:1", num_processes=1, process_id=0)
     assert os.environ["XLA_FLAGS"] == "--xla_given=1"
+
+
+def test_negative_numbers_of_cores_are_refused():
+    with pytest.raises(purerl.ConfigError, match="count = -1: must be an int of at least 1, or None for all cores"):
+        purerl.use_cores(-1)

@@ -166,7 +166,8 @@ def test_best_state_of_a_run_without_checkpoints_is_replaced(tmp_path):
     options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 2}
     fitted(10, CFG.replace(lr=1e-6), seed=5, **options)
     shutil.rmtree(tmp_path / "checkpoints")
-    fitted(4, **options)
+    with pytest.warns(UserWarning, match="the run has no checkpoint, so that it begins anew"):
+        fitted(4, **options)
     best = purerl.load(tmp_path, best=True, env=Varied())
     assert (best.labels, best.cfg.lr) == (("seed 0",), CFG.lr)
     assert best.updates <= 4

@@ -65,3 +65,8 @@ def test_seeds_of_one_fit_equal_single_fits():
     for together in (result, exact):
         for got, want in zip(jax.tree.leaves(together.state.params), jax.tree.leaves(alone.state.params), strict=True):
             np.testing.assert_allclose(got[1], want, rtol=1e-3, atol=1e-4)
+
+
+def test_fit_without_compilation_is_refused():
+    with jax.disable_jit(), pytest.raises(purerl.ConfigError, match="jax_disable_jit = True: must be False in fit"):
+        purerl.fit(purerl.PPOConfig())

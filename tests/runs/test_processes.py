@@ -249,6 +249,28 @@ def test_errors_of_a_job_are_reported_by_its_processes(job, tmp_path):
     assert "num_processes: is missing; coordinator, num_processes, process_id must be given together" in half.said()
 
 
+FAILING = """
+import sys, jax
+jax.distributed.initialize("127.0.0.1:" + sys.argv[2], 2, int(sys.argv[1]))
+import purerl
+
+def rule(progress):  # the first process alone calls it
+    raise ZeroDivisionError("of the rule")
+
+cfg = purerl.PPOConfig(env="CartPole-v1", hidden=(8,), total_timesteps=128 * 2000, num_steps=16, num_envs=8)
+purerl.fit(cfg, num_seeds=2, stop_when=rule, stop_every=2, progress=False)
+"""
+
+
+@pytest.mark.long
+def test_error_of_the_first_process_alone_ends_all():
+    port, env = str(free_port()), {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    start = lambda i: subprocess.Popen([sys.executable, "-c", FAILING, str(i), port], env=env, stderr=subprocess.PIPE, text=True)
+    first, second = start(0), start(1)
+    assert "of the rule" in first.communicate(timeout=120)[1]
+    assert "in the first process: of the rule" in second.communicate(timeout=120)[1]
+
+
 @pytest.mark.long
 def test_twenty_kills_of_a_job_lose_nothing(job, tmp_path, record_fault):
     """One or both processes are killed at any moment, most while a checkpoint is written."""

@@ -15,20 +15,19 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem, warn
 from purerl.core.types import PyTree
 from purerl.runs.processes import agreed, from_first, is_first
+from purerl.runs.storage.arrays import describe, dtype_of, leaf_differences, shape_of, to_arrays
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.orbax_v1 import in_this_process, orbax
 
 FORMAT = 2
 CLOCK = "['state'].clock"  # the only state leaf without a run axis
 UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax adds this to the name of an unfinished checkpoint
-KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # names of JAX's PRNGs, by dtype of a key
+REPLACED = ".replaced"  # the name of a checkpoint ends in this while another of the same update is written
 
 
 class Checkpoint(NamedTuple):
@@ -52,48 +51,6 @@ def share(saved: Checkpoint | None) -> Checkpoint | None:
     return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
 
 
-# --- trees and arrays -------------------------------------------------------------------------------------------------
-
-
-def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """Return a dict from the path of each leaf to a copy on the host; for a random key, to a copy of the key's data."""
-    # On a CPU, `np.asarray` can return a view of memory that the next chunk of training overwrites.
-    copied = lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x)
-    return {jax.tree_util.keystr(path): copied(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
-
-
-def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
-    """Return the tree whose leaves are arrays from `to_arrays`. `template` has the structure, shapes and dtypes of the tree."""
-
-    def leaf(path, like):
-        x = jax.device_put(arrays[jax.tree_util.keystr(path)], may_alias=False)  # `jnp.asarray` compiles a program per shape
-        return jax.random.wrap_key_data(x, impl=KEY_KINDS[str(like.dtype)]) if _is_key(like) else x
-
-    return jax.tree_util.tree_map_with_path(leaf, template)
-
-
-def describe(tree: PyTree) -> dict[str, str]:
-    """Return a dict from the path of each leaf to its dtype and shape, such as `float32[64, 4]`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
-
-
-def leaf_differences(saved: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    """Describe how a saved tree differs from the wanted tree; both arguments are results of `describe`."""
-    missing = [f"{path}: {wanted[path]} is not in the checkpoint" for path in wanted if path not in saved]
-    surplus = [f"{path}: {saved[path]} is only in the checkpoint" for path in saved if path not in wanted]
-    both = [path for path in wanted if path in saved and saved[path] != wanted[path]]
-    return [f"{path}: {saved[path]} in the checkpoint, {wanted[path]} here" for path in both] + missing + surplus
-
-
-def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-
-
-def _sha256(data: bytes | np.ndarray) -> str:
-    return hashlib.sha256(np.ascontiguousarray(data).tobytes() if isinstance(data, np.ndarray) else data).hexdigest()
-
-
 # --- a directory of checkpoints ---------------------------------------------------------------------------------------
 
 
@@ -101,14 +58,33 @@ def prepare(directory: pathlib.Path) -> None:
     """Create a directory of checkpoints if it is missing, and remove unfinished checkpoints that a killed process left.
 
     Raises:
-        ConfigError: the path is that of a file, or the directory cannot be written to.
+        ConfigError: the path is that of a file, the directory cannot be written to, or has other folders named by numbers.
     """
     try:
         directory.mkdir(exist_ok=True)
         for unfinished in directory.glob(f"*{UNFINISHED}*"):
             shutil.rmtree(unfinished)
+        for aside in directory.glob(f"*{REPLACED}"):
+            _restore_or_remove(aside)
+        foreign = [x for x in saved_updates(directory) if not any(map(_is_of_orbax, (directory / str(x)).iterdir()))]
     except OSError as error:
         raise ConfigError([Problem("directory", str(directory), f"is not writable: {error.strerror}")]) from None
+    if foreign and any((directory / str(foreign[0])).iterdir()):
+        hint = f"contains the folder {foreign[0]}, which is no checkpoint but has the name of one; choose another directory"
+        raise ConfigError([Problem("directory", str(directory), hint)])
+
+
+def _is_of_orbax(path: pathlib.Path) -> bool:
+    return path.name == "state" or path.name.startswith(("_", "."))
+
+
+def _restore_or_remove(aside: pathlib.Path) -> None:
+    """Rename a replaced checkpoint back if its replacement does not exist, else remove it."""
+    path = aside.with_name(aside.name.removesuffix(REPLACED))
+    if path.exists():
+        shutil.rmtree(aside)
+    else:
+        os.rename(aside, path)
 
 
 class Store:
@@ -153,9 +129,11 @@ class Store:
         stored = {path: x for path, x in arrays.items() if x.size}
         metadata = {"record": text, "sha256": _sha256(text.encode())}
         path, self._saving_updates = self._path(updates), updates
-        (exists,), _ = agreed(path.exists())  # the first process may remove the checkpoint before another process checks
         with _translate(self._failed):
-            self._saving = orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
+            if is_first() and path.exists():
+                os.rename(path, f"{path}{REPLACED}")
+            agreed(0)  # the other processes wait until the checkpoint is renamed
+            self._saving = orbax().save_async(path, stored, custom_metadata=metadata)
 
     def wait(self) -> None:
         """Wait until the previous save is complete, and remove the checkpoints that need not be kept.
@@ -168,9 +146,17 @@ class Store:
             return
         with _translate(self._failed):
             saving.result()
-            for updates in self.updates()[: -self._keep] if is_first() else ():
+            self._put_back()
+            there = [updates for updates in self.updates() if updates <= self._saving_updates]  # later ones are damaged
+            for updates in there[: -self._keep] if is_first() else ():
                 if not self._stays(updates):
                     self._remove(updates)
+
+    def _put_back(self) -> None:
+        """Remove the checkpoint that the last save replaced; rename it back if the save failed."""
+        aside = pathlib.Path(f"{self._path(self._saving_updates)}{REPLACED}")
+        if is_first() and aside.exists():
+            _restore_or_remove(aside)
 
     def _stays(self, updates: int) -> bool:
         """Return True if a checkpoint is kept for ever, by `keep_every` now or when it was saved."""
@@ -192,6 +178,8 @@ class Store:
         self._saving = None
         for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)  # otherwise nothing else would fit on a full disk
+        with contextlib.suppress(OSError):
+            self._put_back()
         return CheckpointError(f"update {self._saving_updates} could not be saved to {self.directory}: {_reason(error)}")
 
     def updates(self) -> list[int]:
@@ -308,24 +296,18 @@ def read(path: pathlib.Path) -> Checkpoint:
             if 0 in shape:
                 continue
             found, dtype = stored[name].shape[:-1] if is_key else stored[name].shape, stored[name].dtype
-            if (found, dtype) != (shape, _dtype(described)):
+            if (found, dtype) != (shape, dtype_of(described)):
                 raise CheckpointCorrupt(f"{path}: {name} has the shape {found} and the dtype {dtype}, not {described}")
         arrays = v1.load(path, {name: np.empty(x.shape, x.dtype) for name, x in stored.items()}) if stored else {}
     for name, (described, expected) in record["leaves"].items():
-        array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
+        array = arrays.setdefault(name, np.empty(shape_of(described), dtype_of(described)))
         if _sha256(array) != expected:
             raise CheckpointCorrupt(f"{path}: {name} does not match its checksum")
     return Checkpoint(record["updates"], record, arrays)
 
 
-def shape_of(described: str) -> tuple[int, ...]:
-    """Return the shape in a description from `describe`."""
-    return tuple(json.loads(described[described.index("[") :]))
-
-
-def _dtype(described: str) -> np.dtype:
-    name = described[: described.index("[")]
-    return jnp.dtype(np.uint32 if name.startswith("key<") else name)
+def _sha256(data: bytes | np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(data).tobytes() if isinstance(data, np.ndarray) else data).hexdigest()
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ cut off. A damaged or missing row is replaced by a row that counts only steps.
 """
 
 import base64
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -64,12 +65,16 @@ class Curves:
     def begin(self, finished: int) -> None:
         """Resume after `finished` updates, with the journal's rows up to then. Warn about damaged or missing rows.
 
-        Metrics of the journal that this call does not have, such as those of `measure`, keep their earlier rows.
+        Metrics of the journal that this call does not have, such as those of `measure`, keep their earlier rows. If a new run
+        replaces rows of a run without checkpoints, warn.
 
         Raises:
             CheckpointError: the journal cannot be read.
         """
         self.finished = finished
+        if self._path is not None and not finished and len(list(itertools.islice(iterate(self._path), 2))) > 1:
+            hint = "the run has no checkpoint, so that it begins anew, and replaces its metrics, evaluations and best states"
+            warn(f"{self._path.parent}: {hint}")
         if self._path is not None and finished:
             self._header = self._header._replace(row=_extended(self._header.row, read_header(self._path)))
             records, self._pending = _resume(self._path, self._header, finished)
