@@ -14,7 +14,7 @@ from purerl.cli.by_path import imported_objects
 from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.runs.analysis.statistics import few_seeds, short
+from purerl.runs.analysis.statistics import few_seeds, number_in_words
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, table_of
@@ -108,7 +108,7 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
         return _status(found.stopped_by)
     completed = [x for x in found.trials if x.completed]
-    rows = [[str(x.number), space.in_words(x.point), short(x.score)] for x in completed[: asked.finalists]]
+    rows = [[str(x.number), space.in_words(x.point), number_in_words(x.score)] for x in completed[: asked.finalists]]
     title = f"best completed trials of {len(found.trials)}, by the mean return over {asked.num_seeds} seeds"
     console.print(table_of(title, ("trial", "hyperparameters", "return"), rows, left=2))
     lines = [

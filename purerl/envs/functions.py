@@ -12,7 +12,7 @@ from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if
 from purerl.core.platform import strong
 from purerl.core.spaces import action_shapes
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.outputs import step_problems, traced_once, typed, unpacked
+from purerl.envs.outputs import step_problems, typed, unpacked, warn_of_counters
 
 PROTOCOL = "purerl.wrap_env"
 
@@ -99,7 +99,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
     action_space = action_space_of(env.action_space)
     observation_space = observation_space_of(getattr(env, "observation_space", None), obs, found := [])
     raise_if_any(found)
-    with code_of("env", "step(key, state, action)"), traced_once(env):
+    with code_of("env", "step(key, state, action)"), warn_of_counters(env):
         after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
     raise_if_any(step_problems(env_state, obs, after))
     return Environment(

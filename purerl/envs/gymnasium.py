@@ -26,6 +26,7 @@ from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments
 from purerl.envs.host import Host
 from purerl.envs.importing import importing_mujoco, quietly
 from purerl.envs.parameters import Made, constructing
+from purerl.envs.snapshots import spaces_in
 
 IMAGES = "rgb_array"
 PROBED = 1000  # maximum number of steps of the random episode in which entries of info are looked for
@@ -191,17 +192,9 @@ def _wrapper_warnings(layers: list[Any]) -> tuple[Problem, ...]:
 def _start_warnings(env: Any) -> tuple[Problem, ...]:
     """Report discrete spaces that begin at another number than 0, which a policy counts from 0."""
     spaces = {"actions": env.single_action_space, "observations": env.single_observation_space}
-    starts = lambda space: [np.any(getattr(space, "start", 0)), *map(starts, _inside(space))]
     hint = "begin at another number than 0, but a policy that is called outside of training counts from 0"
-    return tuple(
-        Problem("make", str(space), f"{name} {hint}") for name, space in spaces.items() if any(jax.tree.leaves(starts(space)))
-    )
-
-
-def _inside(space: Any) -> list[Any]:
-    """List the parts of a `Dict` or `Tuple` space."""
-    parts = getattr(space, "spaces", ())
-    return list(parts.values() if isinstance(parts, dict) else parts)
+    shifted = [name for name, space in spaces.items() if any(np.any(getattr(x, "start", 0)) for x in spaces_in(space))]
+    return tuple(Problem("make", str(spaces[name]), f"{name} {hint}") for name in shifted)
 
 
 def _unread_masks(layers: list[Any], info: set[str]) -> tuple[str, ...]:

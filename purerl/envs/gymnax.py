@@ -25,7 +25,7 @@ from purerl.core.spaces import Space, action_shapes
 from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.importing import lazily
-from purerl.envs.outputs import step_problems, traced_once, typed, unpacked
+from purerl.envs.outputs import step_problems, typed, unpacked, warn_of_counters
 from purerl.envs.parameters import Made, constructing
 from purerl.envs.random_rollout import alike_rows
 from purerl.envs.suites import meant
@@ -107,7 +107,7 @@ def adapt(env: Any, params: Any) -> Environment:
     with code_of("env", "action_space(params)"):
         action_space = action_space_of(env.action_space(params))
     called = "step_env(key, state, action, params)" if bare else "step(key, state, action, params)"
-    with code_of("env", called), traced_once(env):
+    with code_of("env", called), warn_of_counters(env):
         after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
     raise_if_any(step_problems(env_state, obs, after))
     if not (bare or type(env).__module__.startswith("gymnax.") or any(env is tried for tried in _tried)):

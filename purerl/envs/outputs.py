@@ -48,7 +48,7 @@ def _is_numeric(x: Any) -> bool:
 
 
 @contextlib.contextmanager
-def traced_once(env: Any) -> Iterator[None]:
+def warn_of_counters(env: Any) -> Iterator[None]:
     """Warn if the block, a trace of the environment's `step`, changes a number in an attribute of the environment."""
     numbers = lambda: {name: x for name, x in getattr(env, "__dict__", {}).items() if type(x) in (int, float)}
     before = numbers()

@@ -43,7 +43,7 @@ def encoded(x: Any) -> Any:
     if isinstance(x, np.random.Generator):
         return {"generator": encoded(x.bit_generator.state)}
     if isinstance(x, gymnasium.Space):
-        return {"space": [encoded(space._np_random) for space in _spaces(x)]}
+        return {"space": [encoded(space._np_random) for space in spaces_in(x)]}
     if isinstance(x, list | tuple | dict | collections.deque) and type(x) in CONTAINERS.values():
         options = {"maxlen": x.maxlen} if isinstance(x, collections.deque) else {}
         return {type(x).__name__: [encoded(value) for value in (x.items() if isinstance(x, dict) else x)]} | options
@@ -80,7 +80,7 @@ def decoded(x: Any, current: Any = None, in_place: bool = False) -> Any:
                 there[...] = array
         return current
     if kind == "space":
-        for space, generator in zip(_spaces(current), value, strict=True):
+        for space, generator in zip(spaces_in(current), value, strict=True):
             space._np_random = decoded(generator, space._np_random)
         return current
     made: Any = CONTAINERS[kind](map(decoded, value), **dict(options))
@@ -101,10 +101,10 @@ def _simulated(data: Any) -> dict[str, np.ndarray]:
     return {name: x for name, x in arrays if x.dtype.kind in "iuf" and x.flags.writeable}
 
 
-def _spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
+def spaces_in(space: gymnasium.Space) -> list[gymnasium.Space]:
     """List a space and the spaces in it. Each space has its own random generator for `sample`."""
     inside = getattr(space, "spaces", ())
-    return [space, *(x for part in (inside.values() if isinstance(inside, dict) else inside) for x in _spaces(part))]
+    return [space, *(x for part in (inside.values() if isinstance(inside, dict) else inside) for x in spaces_in(part))]
 
 
 class Keeper:

@@ -135,7 +135,7 @@ class Comparison:
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Return the table of interquartile means: its columns, and one row per entry."""
-        words = lambda numbers: statistics.with_interval(numbers, statistics.short)
+        words = lambda numbers: statistics.with_interval(numbers, statistics.number_in_words)
         pooled = len(self.tasks) > 1 and self.can_pool
         columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
         rows = []

@@ -13,7 +13,7 @@ import numpy as np
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, is_int, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
-from purerl.runs.analysis.statistics import interpolated, interval, iqm, short, with_interval
+from purerl.runs.analysis.statistics import interpolated, interval, iqm, number_in_words, with_interval
 from purerl.runs.directory import PLAN
 from purerl.runs.evaluations import is_current, read_evaluations
 from purerl.runs.fit import FitResult
@@ -243,7 +243,7 @@ class Summary(NamedTuple):
     @property
     def score(self) -> str:
         """Return the interquartile mean and its interval as text."""
-        return with_interval((self.iqm, self.low, self.high), short)
+        return with_interval((self.iqm, self.low, self.high), number_in_words)
 
 
 def summary_of(label: str, scores: np.ndarray) -> Summary:

@@ -57,7 +57,7 @@ def with_interval(numbers: tuple[float, float, float], text: Callable[[float], s
     return middle if np.isnan(numbers[1]) else f"{middle} ({low} to {high})"
 
 
-def short(number: float) -> str:
+def number_in_words(number: float) -> str:
     """Return a score as text: with three digits, or above 10 with one decimal."""
     return f"{number:.3g}" if abs(number) < 10 else f"{number:.1f}"
 
