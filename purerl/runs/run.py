@@ -279,7 +279,8 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
     """Return the state that `save` or `fit` wrote, for a `train` with the same config and objects.
 
-    If the newest checkpoint is damaged, `restore` warns and reads the previous one.
+    If the newest checkpoint is damaged, `restore` warns and reads the previous one. It also warns if a number in
+    an object differs from when the state was saved.
 
     Args:
         directory: directory that was given to `save` or `fit`.
@@ -301,6 +302,8 @@ def restore(directory: Any, train: Train | DataParallel, *, updates: int | None 
     current = {**saved.record, **{name: identity(whole, whole.cfg)[name] for name in same}}
     if found := differences(saved.record, current, type(whole.cfg)):
         raise CheckpointMismatch(directory, found)
+    for text in other_numbers(saved.record.get("numbers", {}), numbers_of(whole.given, whole.env)):
+        warn(text)
     state = _state(saved, whole, directory)
     return train.place(state) if isinstance(train, DataParallel) else state
 

@@ -97,7 +97,9 @@ class Session:
         by_first(lambda: self.curves.begin(self.updates))
         self._stopping = Stopping(options.stop_when, (options.eval_every, options.stop_every), row, saved)
         expected = record.get("evaluations", 0)
-        self.evaluations = Evaluations(home.file("evaluations.jsonl"), self.updates, len(trainer.labels), expected)
+        begin = lambda: Evaluations(home.file("evaluations.jsonl"), self.updates, len(trainer.labels), expected)
+        found = by_first(begin)  # the first process alone has a file, and may fail to read it
+        self.evaluations = begin() if found is None else found
         self.report = Reports(options.recorders, self._progress())
         by = options.best_by if options.eval_every else None
         self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)

@@ -237,6 +237,8 @@ def test_runs_with_other_numbers_warn_when_they_resume_and_when_they_are_compare
     for steps in (64, 128):  # a finished run, and a run that continues
         with pytest.warns(UserWarning, match=r"other values than when the run was saved: env\._goal 2 before, 9 now"):
             purerl.fit(cfg.replace(total_timesteps=steps), directory=tmp_path / "2", env=purerl.wrap_env(Reach(9)), num_seeds=2)
+    with pytest.warns(UserWarning, match=r"env\._goal 9 before, 2 now"):
+        purerl.restore(tmp_path / "9", purerl.make_train(cfg, env=purerl.wrap_env(Reach(2))))
     again = purerl.fit(cfg.replace(total_timesteps=128), directory=tmp_path / "9", env=purerl.wrap_env(Reach(9)), num_seeds=2)
     assert again.progress.updates == 2
     third = purerl.fit(cfg.replace(total_timesteps=128), directory=tmp_path / "3", env=purerl.wrap_env(Reach(3)), num_seeds=2)
