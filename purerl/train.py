@@ -160,7 +160,7 @@ def make_train(
     check_spaces(cfg, environment, network, cfg.rnd is not None and intrinsic is None, axis.size if axis else 1)
 
     # Build.
-    environment = with_levels(environment, cfg.num_levels)
+    environment = with_levels(environment, cfg.num_levels, cfg.num_envs)
     network = _network(cfg, environment, network, torso, memory, optimizer)
     if axis is not None:
         check_devices(cfg, environment, network, axis.size)
@@ -183,8 +183,10 @@ def make_train(
         """Return fresh training environments, or those of `other`, with parameter `overrides` and `levels` levels."""
         if other is not None:
             own, given = (cfg.replace(env=other), None) if isinstance(other, str) else (cfg, other)
-            return with_levels(_environment(own.replace(env_kwargs=()), given, None, overrides, {}), levels)
-        return with_levels(make_environment(env, env_params, {**cfg.env_params, **overrides}, cfg.randomize), levels)
+            bare = _environment(own.replace(env_kwargs=()), given, None, overrides, {})
+        else:
+            bare = make_environment(env, env_params, {**cfg.env_params, **overrides}, cfg.randomize)
+        return with_levels(bare, levels, cfg.num_envs)
 
     train = Train(cfg, environment, network, made, remake, given, axis)
     for part in parts_of(environment.action_space) if "network" in given else ():

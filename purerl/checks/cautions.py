@@ -143,7 +143,7 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
 
 def _has_channels_first(first: int, second: int, third: int) -> bool:
     """Return True if the first axis of an image is likely that of the channels: the others are equal, or much longer."""
-    return (second == third != first) or (first <= 4 and min(second, third) >= 16)
+    return (second == third != first and second >= 8) or (first <= 4 and min(second, third) >= 16)
 
 
 # For each argument of `make_train`: the config fields that nothing reads if the argument is given.

@@ -14,12 +14,12 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
-from purerl.core.metrics import Max, Mean, Sum
+from purerl.core.metrics import is_metric
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
 from purerl.learning.phases import Phase
-from purerl.learning.update import Algorithm
+from purerl.learning.update import Algorithm, state_and_metrics
 from purerl.networks.foreign import describe
 
 
@@ -80,12 +80,12 @@ def check_update(algorithm: Algorithm, axis: Axis | None) -> None:
     """Raise unless an update with custom functions can be traced, and keeps the shapes of the state. Nothing is compiled.
 
     Raises:
-        ConfigError: an update changes the structure, a shape or a dtype of the state, or returns something else than metrics.
+        ConfigError: an update changes the structure, a shape or a dtype of the state, or returns other values than metrics.
     """
 
     def run(key: jax.Array) -> Any:
         state = algorithm.init(key)
-        return state, *algorithm.update(state)
+        return state, *state_and_metrics("algorithm", algorithm.update(state))
 
     before, after, metrics = shapes_on(axis, run, jax.random.key(0))
     described = lambda tree: {
@@ -96,7 +96,7 @@ def check_update(algorithm: Algorithm, axis: Axis | None) -> None:
     changed = [f"{path} is {then.get(path, 'missing')} before an update, {now.get(path, 'missing')} after" for path in paths]
     hint = "an update must keep the arrays of the training state: "
     found = [Problem("algorithm", ..., hint + "; ".join(changed[:3]))] if changed else []
-    wrong = [name for name, x in metrics.items() if not isinstance(x, Sum | Mean | Max)]
+    wrong = [name for name, x in metrics.items() if not is_metric(x)]
     raise_if_any(found + [Problem("algorithm", name, "must be a metric, as purerl.ppo returns them") for name in wrong])
 
 
@@ -108,8 +108,9 @@ OF_ALGORITHM = ("reset_pool", "sequence_length")  # fields of these groups that 
 def check_changed_config(cfg: OnPolicyConfig, changed: OnPolicyConfig) -> None:
     """Raise if an algorithm changed its config to invalid values, or fields that were read before the algorithm was made."""
     is_fixed = lambda name: name in FIXED or (cfg.field_docs[name].group in FIXED_GROUPS and name not in OF_ALGORITHM)
-    is_same = lambda a, b: a is b or (not (isinstance(a, Tracer) or isinstance(b, Tracer)) and a == b)
-    names = [field.name for field in dataclasses.fields(cfg)]
+    is_traced = lambda a, b: isinstance(a, Tracer) or isinstance(b, Tracer)
+    is_same = lambda a, b: a is b or (not is_traced(a, b) and type(a) is type(b) and np.all(np.asarray(a == b)))
+    names = [field.name for field in dataclasses.fields(cfg) if hasattr(changed, field.name)]
     other = [name for name in names if not is_same(getattr(cfg, name), getattr(changed, name))]
     fixed = [name for name in other if is_fixed(name)]
     if changed.measures_kl != cfg.measures_kl:

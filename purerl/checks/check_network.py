@@ -1,6 +1,7 @@
 """Checks of a network, and of a custom optimizer for its parameters."""
 
 import collections
+import contextlib
 from typing import Any
 
 import jax
@@ -74,7 +75,8 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     for name in ("entropy", "kl"):
         measured = lambda policy, name=name: policy.kl(policy) if name == "kl" else policy.entropy()
         if hasattr(outputs.policy, name):
-            with code_of("network", f"the policy's {name}"):
+            shape = (1, num_envs)
+            with code_of("network", f"the policy's {name}"), contextlib.suppress(NotImplementedError):
                 shape = jax.eval_shape(measured, outputs.policy).shape
             if shape != (1, num_envs):
                 hint = f"the policy's {name} must have one number for each action, [1, {num_envs}]"

@@ -13,7 +13,7 @@ from purerl.core.reductions import total
 from purerl.core.spaces import Discrete, MultiDiscrete, Space, parts_of
 
 ENTRY = "action_mask"
-LIKELY = re.compile(r"(?!_|is_|has_|n_|num_).*(action_?mask|(?<![a-z])(legal|valid|avail\w*)_?(action|move))")  # names of masks
+LIKELY = re.compile(r"(?!_|is_|has_|n_|num_).*(action_?mask|(?<![a-z])(legal|valid|avail\w*)_?(action|moves))")  # names of masks
 INVERTED = re.compile(r".*(invalid|illegal|forbidden)")  # names of masks that mark the actions to avoid
 VALUES = "an action mask must be 1 (or True) for valid actions and 0 for invalid actions, not logits such as 0 and -inf"
 

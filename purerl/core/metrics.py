@@ -141,3 +141,8 @@ def _carry_forward(mean: Mean) -> np.ndarray:
         return means
     newest = np.maximum.accumulate(np.where(counted, np.arange(means.shape[-1]), 0), axis=-1)
     return np.take_along_axis(means, newest, axis=-1)
+
+
+def is_metric(x: Any) -> bool:
+    """Return True for a metric, which can be aggregated over updates."""
+    return isinstance(x, Sum | Mean | Max)

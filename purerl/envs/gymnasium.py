@@ -109,7 +109,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         drawn=drawn and functools.partial(VectorEnvironments, drawn, SYNC),
         frame_seconds=1 / (env.metadata.get("render_fps") or 30),
         arguments={name: x for name, x in getattr(spec, "kwargs", {}).items() if name != "render_mode"},
-        warnings=(*_wrapper_warnings(layers), *_start_warnings(env)),
+        warnings=(*_wrapper_warnings(layers, env.single_action_space), *_start_warnings(env)),
     )
     return host.environment()
 
@@ -177,7 +177,7 @@ def _is_statistics(x: Any) -> bool:
     return callable(getattr(x, "update", None)) and not any(moment is None or callable(moment) for moment in moments)
 
 
-def _wrapper_warnings(layers: list[Any]) -> tuple[Problem, ...]:
+def _wrapper_warnings(layers: list[Any], space: gymnasium.Space) -> tuple[Problem, ...]:
     """Report the wrappers that change rewards or hide the bounds of actions."""
     hint = "changes rewards, also in reported returns; to change only the rewards for learning, use reward_shaper="
     changes = lambda layer: any(callable(getattr(type(layer), name, None)) for name in REWARDS)
@@ -186,7 +186,8 @@ def _wrapper_warnings(layers: list[Any]) -> tuple[Problem, ...]:
     )
     clipping = (gymnasium.wrappers.ClipAction, gymnasium.wrappers.vector.ClipAction)
     found = [Problem("make", type(x), hint) for x in layers[:-1] if changes(x)]
-    return (*found, *(Problem("make", type(x), hides) for x in layers[:-1] if isinstance(x, clipping)))
+    hiding = layers[:-1] if np.isinf(getattr(space, "high", 0)).any() else ()
+    return (*found, *(Problem("make", type(x), hides) for x in hiding if isinstance(x, clipping)))
 
 
 def _start_warnings(env: Any) -> tuple[Problem, ...]:

@@ -20,7 +20,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
+from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, warn
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.spaces import Discrete, Indices, MultiBinary, MultiDiscrete, Space
 from purerl.core.types import PyTree
@@ -122,10 +122,11 @@ class VectorEnvironments:
 
     def __init__(self, make: Callable, vectorization: str, count: int, info: dict[str, tuple[int, ...]], finite: bool = False):
         self.count, self.steps, self._info, self._finite, self._own = count, 0, info, finite, vectorization == VECTOR
+        self._has_reset = False
         self.envs = make(count) if self._own else _vectorize(make, vectorization, count)
         if (found := getattr(self.envs, "num_envs", count)) != count:
-            hint = f"make({count}) must return {count} environments, as many as it is called with"
-            raise ConfigError([Problem("make", found, hint)])
+            self.close()
+            raise ConfigError([Problem("make", found, f"make({count}) must return {count} environments")])
         self.same_step = _mode(self.envs) is AutoresetMode.SAME_STEP
         self._space = self.envs.single_observation_space
         self._convert = functools.partial(observed, self._space, observation_space(self._space))
@@ -185,11 +186,12 @@ class VectorEnvironments:
             raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps} {hint}")
         with self._errors("reset"):
             new = self._convert(self.envs.reset(options={"reset_mask": which})[0])
-        if self._own and not all(
-            np.array_equal(x[~which], y[~which], equal_nan=True) for x, y in zip(*map(jax.tree.leaves, (new, obs)), strict=True)
-        ):
-            hint = 'options={"reset_mask": mask} changed the observations of other environments'
-            raise EnvironmentFailed(f"reset must reset only the environments of its mask, but {hint}")
+        if self._own and not self._has_reset:  # the first reset by a mask
+            pairs = zip(*map(jax.tree.leaves, (new, obs)), strict=True)
+            if not all(np.array_equal(x[~which], y[~which], equal_nan=True) for x, y in pairs):
+                hint = "if it resets other environments than those of the mask, their episodes go on without purerl"
+                warn(f"make: reset(options={{'reset_mask': mask}}) changed the observations of other environments; {hint}")
+        self._has_reset = True
         return jax.tree.map(lambda x, y: np.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, obs)
 
     def frame(self) -> np.ndarray:

@@ -5,7 +5,7 @@ Shapes and dtypes are read from the results of `reset` and `step`, since the dec
 the carry of a scan keeps its dtypes. Observations keep their dtype; the network casts them.
 """
 
-import collections
+import contextlib
 import functools
 import math
 import pathlib
@@ -33,7 +33,7 @@ from purerl.envs.suites import meant
 with lazily("seaborn", "matplotlib.pyplot"):  # needed for drawing alone, and half of gymnax's import time
     import gymnax
     from gymnax.environments.environment import Environment as GymnaxEnvironment
-    from gymnax.environments.environment import EnvParams
+    from gymnax.environments.environment import EnvParams, EnvState
 
 PROTOCOL = "gymnax 1.0"
 LIMIT = "max_steps_in_episode"
@@ -110,7 +110,7 @@ def adapt(env: Any, params: Any) -> Environment:
     with code_of("env", called), warn_of_counters(env):
         after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
     raise_if_any(step_problems(env_state, obs, after))
-    if not (bare or type(env).__module__.startswith("gymnax.") or any(env is tried for tried in _tried)):
+    if not (bare or type(env).__module__.startswith("gymnax.") or type(env) in _tried):
         _warn_of_final_observations(env, params, reset, step, action_space)
     public = lambda keys, env_state, action: jax.vmap(step)(keys[0], env_state, action)
     return Environment(
@@ -120,13 +120,13 @@ def adapt(env: Any, params: Any) -> Environment:
         action_space=action_space,
         max_steps=_max_steps(params),
         info=tuple(after.info),
-        draw=_draw(env, params),
+        draw=_draw(env, params) if isinstance(env_state, EnvState) else None,  # the visualizer reads states of gymnax
         truncates_after=_max_steps(params) if bare and _truncates_at_limit(env) else None,
         resets_itself=not bare,
     )
 
 
-_tried: collections.deque[Any] = collections.deque(maxlen=8)  # so that an environment is tried once
+_tried: set[type] = set()  # the classes of wrappers that were tried
 
 
 def _warn_of_final_observations(env: Any, params: Any, reset: Callable, step: Callable, space: Space) -> None:
@@ -138,12 +138,14 @@ def _warn_of_final_observations(env: Any, params: Any, reset: Callable, step: Ca
         obs, next_obs = (jax.tree.map(lambda x: x[None], x) for x in (after.obs, after.next_obs))
         return ~(after.terminated | after.truncated) & ~alike_rows(obs, next_obs, 1, ulps=8)[0]
 
+    found = False
     if not any(isinstance(x, Tracer) for x in jax.tree.leaves((params, space))):
-        _tried.append(env)
-        with jax.ensure_compile_time_eval():
-            if jax.jit(differs)(jax.random.key(0)):
-                hint = "changes observations, but not info['final_observation'], the value of which follows a truncated episode"
-                warn(str(Problem("env", type(env), hint)))
+        with contextlib.suppress(Exception), jax.ensure_compile_time_eval():  # an environment may hold tracers
+            found = bool(jax.jit(differs)(jax.random.key(0)))
+            _tried.add(type(env))
+    if found:
+        hint = "changes observations, but not info['final_observation'], the value of which follows a truncated episode"
+        warn(str(Problem("env", type(env), hint)))
 
 
 # --- parameters and spaces --------------------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ def _inherits_limit(params: Any) -> bool:
 
 def _draw(env: Any, params: Any):
     """Return a function that draws with gymnax's visualizer, or None if gymnax has no drawing for this environment."""
-    if not isinstance(env, GymnaxEnvironment) or getattr(env, "name", None) not in DRAWN:
+    if getattr(env, "name", None) not in DRAWN:
         return None
 
     def draw(env_states, returns, path):

@@ -1,7 +1,6 @@
 """Levels: training episodes that begin in one of a fixed number of initial states."""
 
 import jax
-import jax.numpy as jnp
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.dependence import inputs_read
@@ -12,11 +11,16 @@ from purerl.core.spaces import action_shapes
 KIND = "threefry2x32"
 
 
-def with_levels(env: Environment, num_levels: int) -> Environment:
+def with_levels(env: Environment, num_levels: int, num_envs: int = 2) -> Environment:
     """Return environments whose episodes begin in one of `num_levels` levels. With 0, return the environments unchanged.
 
     A level is everything that a reset samples, such as a map. In every run, level `i` is the reset with the key
     `fold_in(key(0), i)`. Each episode samples its level uniformly.
+
+    Args:
+        env: the environments.
+        num_levels: number of levels.
+        num_envs: number of environments with which a custom environment is traced.
 
     Raises:
         ConfigError: the environment is external (Python) or resets itself, or `reset` or `step` is called with keys other than
@@ -26,7 +30,7 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     """
     if not num_levels:
         return env
-    if env.host or env.resets_itself or not (isinstance(env.step, AutoReset) or _reads_reset_keys(env)):
+    if env.host or env.resets_itself or not (isinstance(env.step, AutoReset) or _reads_keys(env, num_envs)):
         why = "external (Python) environments do not reset from keys" if env.host else "this environment resets itself"
         raise ConfigError([Problem("num_levels", num_levels, f"needs an environment that purerl resets, but {why}; use 0")])
 
@@ -47,9 +51,8 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     return env._replace(reset=reset, step=step)
 
 
-def _reads_reset_keys(env: Environment) -> bool:
-    """Return True if a step reads its second row of keys, from which it must draw the first states of episodes."""
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 2))
-    env_state, _ = jax.eval_shape(env.reset, keys)
-    step = lambda reset_keys, keys, env_state, action: env.step(jnp.stack([keys, reset_keys]), env_state, action)
-    return inputs_read(step, keys, keys, env_state, action_shapes(env.action_space, 2))[0]
+def _reads_keys(env: Environment, num_envs: int) -> bool:
+    """Return True if a step reads its keys, from which it must draw the first states of episodes."""
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, num_envs)))
+    env_state, _ = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((num_envs,), keys.dtype))
+    return inputs_read(env.step, keys, env_state, action_shapes(env.action_space, num_envs))[0]

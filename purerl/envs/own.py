@@ -52,8 +52,9 @@ def checked(env: Environment, num_envs: int) -> Environment:
     if not isinstance(after, TimeStep):
         raise ConfigError([Problem("env", type(after), "step must return a purerl.TimeStep")])
     raise_if_any(_problems(env, obs, after, num_envs) + step_problems(env_state, obs, after, (num_envs,)))
-    # If the step of a named environment is not an `AutoReset`, a user replaced it, and it may truncate earlier.
-    is_replaced = bool(env.name) and not isinstance(env.step, AutoReset)
+    # A step of the user's in an environment with a reset or a name of purerl's replaces a step, and may truncate earlier.
+    is_made = bool(env.name) or getattr(env.reset, "__module__", "").startswith("purerl.")
+    is_replaced = is_made and not isinstance(env.step, AutoReset)
     return env._replace(reset=reset, step=step, action_space=action_space, truncates_after=None if is_replaced else least)
 
 
@@ -80,9 +81,8 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
             elif is_index(space) and not jnp.issubdtype(x.dtype, jnp.integer):
                 found.append(Problem("env.observation_space", space, f"the observation {name} must be integer, not {x.dtype}"))
             elif not is_index(space) and jax.dtypes.canonicalize_dtype(space.dtype) != x.dtype:
-                found.append(
-                    Problem("env.observation_space", space, f"the observation {name or 'itself'} has the dtype {x.dtype}")
-                )
+                hint = f"must declare {x.dtype}, the dtype of the observation {name}".rstrip()
+                found.append(Problem("env.observation_space", space, hint))
     for name in env.info:
         if name not in after.info or after.info[name].shape[:1] != (num_envs,):
             found.append(Problem("env.info", name, f"TimeStep.info must have this entry, with a first axis of size {num_envs}"))

@@ -233,10 +233,12 @@ def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Arra
     Raises:
         ConfigError: the sequences, or blocks of them, cannot be divided into the minibatches of the phase, or into their parts.
     """
-    parts = phase.minibatches * (1 if phase.block > 1 else phase.accumulate)
-    if num_sequences % (phase.block * parts):
+    if num_sequences % (phase.block * phase.minibatches):
         hint = f"must divide the {num_sequences // phase.block} sequences of an epoch in the phase {phase.name!r}"
-        raise ConfigError([Problem("minibatches x accumulate" if parts > phase.minibatches else "minibatches", parts, hint)])
+        raise ConfigError([Problem("minibatches", phase.minibatches, hint)])
+    if (rows := num_sequences // phase.minibatches) % phase.accumulate:
+        hint = f"must divide the {rows} sequences of a minibatch in the phase {phase.name!r}"
+        raise ConfigError([Problem("accumulate", phase.accumulate, hint)])
     order = permutation(key, num_sequences // phase.block)
     if phase.block > 1:
         order = order[:, None] * phase.block + jnp.arange(phase.block, dtype=order.dtype)[None]

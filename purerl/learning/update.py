@@ -1,6 +1,6 @@
 """The parts of an update that all algorithms share: the initial state, the training batch, and the end of an update."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +13,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import clock_at, named_key
-from purerl.core.metrics import Max, Mean, Sum, mean_of
+from purerl.core.metrics import is_metric, mean_of
 from purerl.core.reductions import mean
 from purerl.core.types import Advantages, Network, Outputs, PyTree, Rollout, Sample, Scalar, Sequences, TrainState
 from purerl.learning.learner import Learner, Metrics
@@ -152,16 +152,20 @@ def finish_update(
     statistics = merge_statistics(learner.cfg, state.statistics, rollout.steps.obs, advantages.target)
     state, more_metrics = state.replace(statistics=statistics), {}
     if after_learning is not None:
-        found = after_learning(state, rollout, advantages)
-        is_pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], TrainState) and isinstance(found[1], dict)
-        if not is_pair:
-            raise ConfigError([Problem("after_learning", type(found), "must return a pair: the state and a dict of metrics")])
-        state, more_metrics = found
-        more_metrics = {name: x if isinstance(x, Sum | Mean | Max) else mean_of(x) for name, x in more_metrics.items()}
+        state, found = state_and_metrics("after_learning", after_learning(state, rollout, advantages))
+        more_metrics = {name: x if is_metric(x) else mean_of(x) for name, x in found.items()}
         refuse_taken(metrics, more_metrics)
     state = state.replace(clock=state.clock + 1)
     metrics = metrics | penalty_metrics | more_metrics
     return state, metrics | learner.parts.measure(state, batch, metrics)
+
+
+def state_and_metrics(field: str, found: Any) -> tuple[TrainState, dict[str, Any]]:
+    """Return the result of a custom function as a pair; raise a ConfigError unless it is a state and a dict of metrics."""
+    is_pair = isinstance(found, tuple | list) and len(found) == 2
+    if not (is_pair and isinstance(found[0], TrainState) and isinstance(found[1], Mapping)):
+        raise ConfigError([Problem(field, type(found), "must return a pair: the state and a dict of metrics")])
+    return found[0], dict(found[1])
 
 
 def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[Scalar, dict[str, jax.Array]]:

@@ -147,8 +147,8 @@ def fit(
         save_every: also save a checkpoint every `save_every` updates; 0 for none.
         keep: keep this many of the newest checkpoints.
         keep_every: also save a checkpoint every `keep_every` updates, and keep it for ever; 0 for none.
-        on_save_error: if a file cannot be written, `raise` an error, or `warn` and try again when the next checkpoint is due. A
-          job of several processes always raises an error.
+        on_save_error: if a file cannot be written, `raise` an error, or `warn` and try again when the next checkpoint is due, and
+          once more at the end. A job of several processes always raises an error.
         eval_every: evaluate before the first update, or at once in a resumed run without evaluations, then every `eval_every`
           updates, and after the last update; 0 for never.
         eval_episodes: number of episodes per run in an evaluation.

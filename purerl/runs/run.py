@@ -176,7 +176,8 @@ def load(
     Raises:
         CheckpointMismatch: an object is missing or differs from the run's, or the arrays of the checkpoint do not fit.
         CheckpointError: the directory has no checkpoint or best state, or the checkpoint cannot be read.
-        ConfigError: an object is invalid, `config_class` is not a config class, or `updates` is given with `best`.
+        ConfigError: an object is invalid, `config_class` is not a config class, `updates` is given with `best`, or the state has
+          several axes of runs.
 
     Example:
         >>> run = purerl.load("runs/a")
@@ -253,7 +254,8 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         state: a state of `train`.
 
     Raises:
-        ConfigError: the directory is not writable or has a run of `fit`; or arrays that must be equal on all devices differ.
+        ConfigError: the directory is not writable or has a run of `fit`; or the runs have different numbers of updates, or arrays
+          that must be equal on all devices differ.
         CheckpointError: the state could not be written.
 
     Example:
@@ -264,7 +266,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         check_replicas(state, train.axis_name)
     path, train = run_directory(directory), _whole(train)
     if np.ndim(state.clock.low):  # under `vmap`, every run has a counter
-        if any(len(np.unique(np.asarray(x))) > 1 for x in jax.tree.leaves(state.clock)):
+        if any(len(np.unique(x)) > 1 for x in jax.tree.leaves(on_host(state.clock))):
             raise ConfigError([Problem("state", ..., "has runs with different numbers of updates; save each of them alone")])
         state = state.replace(clock=jax.tree.map(lambda x: x.reshape(-1)[0], state.clock))
     if (path / FILE).exists():
@@ -279,7 +281,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
     """Return the state that `save` or `fit` wrote, for a `train` with the same config and objects.
 
-    If the newest checkpoint is damaged, `restore` warns and reads the previous one. It also warns if a number in
+    If the newest checkpoint is damaged, `restore` warns and reads the previous one. It also warns if a value in
     an object differs from when the state was saved.
 
     Args:

@@ -89,8 +89,8 @@ class Session:
             self._resume(saved, template)
         elif begins_from is not None:
             check_layout(begins_from, trainer.pairs, options.init_from)
-            warn_of_other_networks(begins_from, home.identity, options.init_from)
             unit, groups = trainer.train.action_unit, tuple(options.init_groups)
+            warn_of_other_networks(begins_from, home.identity, options.init_from, groups)
             self.state = trainer.restart(warm_start(self.state, begins_from, options.init_from, unit, groups))
         self._start = (self.updates, self.seconds)
         self._saved_updates = self.updates
@@ -128,7 +128,7 @@ class Session:
         """Train until the last update, or until an early end; then save, and wait until everything is saved."""
         with contextlib.closing(self.curves), contextlib.closing(self.evaluations), self.report:
             self._train()
-            if not self._try(self.home.checkpoints.wait):  # with on_save_error="warn": try once more
+            if not self._try(self.home.checkpoints.wait) or self._saved_updates < self.updates:  # on_save_error="warn": once more
                 self._save()
                 self._try(self.home.checkpoints.wait)
 
@@ -251,7 +251,8 @@ class Session:
             "finite": self.finite.tolist(),
             "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
         }
-        self._try(self.home.checkpoints.wait)  # a save that failed must not prevent the next
+        if not self._try(self.home.checkpoints.wait):  # a save that failed must not prevent the next
+            self._saved_updates = self._start[0]
         if self._try(self.home.checkpoints.save, self.updates, tree, record):
             self._saved_updates = self.updates
 

@@ -40,12 +40,14 @@ def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], dir
         raise ConfigError([Problem("init_from", str(directory), hint)])
 
 
-def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory: Any) -> None:
-    """Warn if networks with the same shapes compute something else in the run of `record` than in the saved run."""
+def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory: Any, groups: tuple[str, ...] = ()) -> None:
+    """Warn if the copied networks, of the same shapes, compute something else in the run of `record` than in the saved run."""
+    has_policy = not groups or any(group.partition("/")[0] == "policy" for group in groups)
     is_other = lambda part, name: saved.record[part].get(name) != record[part].get(name)
     changed = [f"{name}= was another" for name in ("network", "torso", "memory") if is_other("objects", name)]
     for name, arguments in (("activation", {"network", "torso"}), ("action_distribution", {"network"}), ("std", {"network"})):
-        if is_other("config", name) and not arguments & record["objects"].keys():
+        is_copied = name == "activation" or (has_policy and name in saved.record["config"])
+        if is_copied and is_other("config", name) and not arguments & record["objects"].keys():
             changed.append(f"{name} was {saved.record['config'].get(name)!r}")
     if changed:
         warn(f"init_from = {str(directory)!r}: {', '.join(changed)}, so that the copied networks compute something else here")

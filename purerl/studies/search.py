@@ -27,7 +27,7 @@ class Search:
 
     Args:
         cfg, values, trials: the config, the values to try by field, and the number of configs to try.
-        options: options that a continued study must keep: num_seeds, rungs, at_once, seed, and the description of the objects.
+        options: options of the study: num_seeds, rungs, at_once, seed, the description of the objects, and their values.
         sampler, pruner: a function from a seed to an Optuna sampler, called for each batch, or None for TPE; an Optuna pruner, or
           None.
     """
@@ -99,10 +99,10 @@ class Search:
                 warnings.simplefilter("ignore")  # PartialFixedSampler warns that it is experimental
                 study.sampler = samplers.PartialFixedSampler(fixed, sampler) if fixed else sampler
             trial, words = self._ask_new(study, tried)
-            if words in tried and drawn:
-                break  # a smaller batch
             if words in tried:
-                warn(f"the sampler gives no new config, so a known one is tried again: {words}")
+                if not drawn:
+                    warn(f"the sampler gives no new config, so the search ends with {len(known)} of {self.trials} trials")
+                break
             tried.add(words)
             places.append(trial.number)
             drawn.append(trial.params)

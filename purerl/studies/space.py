@@ -82,8 +82,7 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
             if path in values:
                 found.append(Problem(flag, text, f"{path} {TWICE}"))
             values[path] = _range_of(text, given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
-            words = [value_in_words(x, EXACT) for x in values[path]] if ":" not in given else []
-            if len(set(words)) < len(words):
+            if kind_of(_field(cfg, path)) is tuple and len(set(values[path])) < len(values[path]):
                 found.append(Problem(flag, text, "lists a value twice; the widths of two layers are written 64x64"))
         except ConfigError as error:
             found += error.problems

@@ -204,8 +204,8 @@ class SweepResult(NamedTuple):
     def note(self) -> str:
         """Return a note on programs that `stop_when` ended early, and on programs without a current evaluation; "" without."""
         found = []
-        if any(x.stopped_by == STOPPED and not x.progress.is_finished for x in self.results):
-            steps = ", ".join(f"{x:,}" for x in sorted({result.progress.steps_of_run() for result in self.results}))
+        if stopped := {x.progress.steps_of_run() for x in self.results if x.stopped_by == STOPPED and not x.progress.is_finished}:
+            steps = ", ".join(f"{x:,}" for x in sorted(stopped))
             mean = "the rule sees all configs of a program together, and a score at a stop is biased upwards"
             found += [f"stop_when ended programs: their configs were trained for {steps} steps; {mean}"]
         if 0 < sum(map(has_current_evaluation, self.results)) < len(self.results):

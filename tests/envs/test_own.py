@@ -115,7 +115,7 @@ def test_step_that_replaces_another_may_truncate_earlier():
 
 
 def test_declared_dtype_of_observations_is_checked():
-    with pytest.raises(purerl.ConfigError, match="the observation itself has the dtype float32"):
+    with pytest.raises(purerl.ConfigError, match="must declare float32, the dtype of the observation"):
         purerl.make_train(PPOConfig(), env=WALK._replace(observation_space=jax.ShapeDtypeStruct((2,), np.uint8)))
     with pytest.warns(UserWarning, match="observations of float64 are cast to float32"):
         purerl.make_train(PPOConfig(), env=WALK._replace(observation_space=jax.ShapeDtypeStruct((2,), float)))

@@ -253,7 +253,7 @@ def test_names_of_phases_and_their_metrics_must_be_new(name, says):
         ({"start": None}, "start = None: must be an int of at least 0 in the phase 'small'"),
         ({"every": 0}, "every = 0: must be an int of at least 1 in the phase 'small'"),
         ({"minibatches": 3}, "minibatches = 3: must divide the 64 sequences of an epoch in the phase 'small'"),
-        ({"accumulate": 3}, "accumulate = 6: must divide the 64 sequences"),
+        ({"accumulate": 3}, "accumulate = 3: must divide the 32 sequences of a minibatch"),
     ],
 )
 def test_wrong_options_of_a_phase_are_refused(options, says):

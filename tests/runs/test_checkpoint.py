@@ -49,9 +49,11 @@ def failing(monkeypatch):
         def result(self):
             raise OSError(28, "No space left on device")
 
-    def let_fail(*numbers):
+    def let_fail(*numbers, at_once=False):
         def save_async(*args, **options):
             calls.append(1)
+            if at_once and len(calls) in numbers:
+                raise OSError(28, "No space left on device")
             return Failed() if len(calls) in numbers else real.save_async(*args, **options)
 
         proxy = types.SimpleNamespace(save_async=save_async, metadata=real.metadata, load=real.load)
@@ -60,9 +62,10 @@ def failing(monkeypatch):
     return let_fail
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize(("failed", "there"), [(2, [3, 9, 10]), (4, [3, 6, 9, 10])])
-def test_save_that_fails_prevents_no_other(failed, there, failing, tmp_path):
-    failing(failed)
+def test_save_that_fails_prevents_no_other(failed, there, at_once, failing, tmp_path):
+    failing(failed, at_once=at_once)
     with pytest.warns(UserWarning, match="could not be saved .* No space left on device; with on_save_error='warn'"):
         fitted(directory=tmp_path, save_every=3, keep=9, on_save_error="warn")
     assert saved_updates(tmp_path / "checkpoints") == there
@@ -78,6 +81,8 @@ def test_checkpoint_stays_if_its_replacement_cannot_be_written(failing, tmp_path
     assert digest(purerl.restore(tmp_path, train)) == digest(state)
     place = tmp_path / "checkpoints"
     (place / "0").rename(place / "0.replaced")  # as if the process had been killed before the new checkpoint was complete
+    with pytest.raises(purerl.CheckpointError, match=r"no checkpoint in .*; 0\.replaced is put back by the next fit or save"):
+        purerl.restore(tmp_path, train)
     purerl.save(tmp_path, train, train.init(jax.random.key(2)))
     assert digest(purerl.restore(tmp_path, train)) == digest(train.init(jax.random.key(2)))
     assert [path.name for path in place.iterdir()] == ["0"]
@@ -92,11 +97,12 @@ def test_new_checkpoint_outlasts_a_damaged_later_one(tmp_path):
 
 
 def test_folders_of_the_user_with_names_of_checkpoints_are_left_alone(tmp_path):
-    (tmp_path / "best" / "1").mkdir(parents=True)
-    (tmp_path / "best" / "1" / "thesis.txt").write_text("mine")
-    with pytest.raises(purerl.ConfigError, match="contains the folder 1, which is no checkpoint"):
+    for name in ("1", "2", "007"):
+        (tmp_path / "best" / name).mkdir(parents=True)
+    (tmp_path / "best" / "2" / ".hidden").write_text("mine")
+    with pytest.raises(purerl.ConfigError, match="contains the folder 2, which is no checkpoint"):
         fitted(directory=tmp_path)
-    assert (tmp_path / "best" / "1" / "thesis.txt").read_text() == "mine"
+    assert (tmp_path / "best" / "2" / ".hidden").read_text() == "mine"
 
 
 def test_metrics_without_checkpoints_are_not_replaced_silently(tmp_path):

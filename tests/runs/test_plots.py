@@ -71,8 +71,8 @@ def test_equal_names_of_directories_are_told_apart_by_their_paths(tmp_path):
         fitted(2, directory=path)
     legend = purerl.plot(paths, tmp_path / "a.png").axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == [f"{path} (1 seed)" for path in paths]
-    legend = purerl.plot(paths[:1], tmp_path / "a.png", labels=np.array(["_$a"])).axes[0].get_legend()
-    assert legend.get_texts()[0].get_text() == r" _\$a (1 seed)"
+    legend = purerl.plot(paths[:1], tmp_path / "a.png", labels=np.array(["_$a$"])).axes[0].get_legend()
+    assert legend.get_texts()[0].get_text() == " _$a$ (1 seed)"
 
 
 @pytest.mark.slow

@@ -149,17 +149,18 @@ def plot(
     for path, name in zip(directories, names, strict=True):
         own = str(path) if names.count(name) > 1 else name
         lines += [line._replace(label=own + line.label.removeprefix(name)) for line in curves_of(path, metric)]
-    labels = list(labels)
+    labels = [] if labels is None else list(labels)
     if labels and len(labels) != len(lines):
         raise ConfigError([Problem("labels", labels, f"must have one label per line, {len(lines)} in total")])
     centre_name, statistic = CENTRES[centre]
     axes, counts = figure.add_subplot(), []
-    for curve, label in zip(lines, labels or [line.label for line in lines], strict=True):
+    for curve, label in zip(lines, labels or [as_label(line.label) for line in lines], strict=True):
         steps, values = filled(curve)
         count, every = len(values), len(curve.values)
         counts.append(count)
         seeds = f"{count} of {every} seeds" if count < every else f"{count} seeds" if count > 1 else "1 seed"
-        (line,) = axes.plot(steps, statistic(values) if steps.size else [], label=as_label(f"{label} ({seeds})"))
+        shown = f"{' ' * label.startswith('_')}{label} ({seeds})"  # a label of the user's may have formulas
+        (line,) = axes.plot(steps, statistic(values) if steps.size else [], label=shown)
         if len(values) > 1 and steps.size:
             axes.fill_between(steps, *statistics.interval(values, statistic, 1000), color=line.get_color(), alpha=0.25, lw=0)
     axes.set_xlabel("environment steps")

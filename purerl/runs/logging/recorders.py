@@ -155,7 +155,8 @@ class TextRows(Rows):
         super().begin(progress)
         lines = [line for line in read_file(self.path).splitlines(keepends=True) if line.endswith(b"\n")]
         kept = self.kept(lines, progress.updates)
-        if len(kept) < len(lines) and not progress.updates:
+        is_row = lambda line: line[:1].isdigit() or line[:1] == b"{"  # of a CSV file, or of JSON lines
+        if not progress.updates and any(map(is_row, lines)):
             warn(f"{self.path} has rows of an earlier run or start, which are replaced; give each run a file of its own")
         atomic_write(self.path, b"".join(kept))
         self.sink = open(self.path, "a")  # noqa: SIM115

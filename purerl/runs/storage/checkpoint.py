@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem, warn
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem, raise_if_any, warn
 from purerl.core.types import PyTree
-from purerl.runs.processes import agreed, from_first, is_first
+from purerl.runs.processes import by_first, from_first, is_first
 from purerl.runs.storage.arrays import describe, dtype_of, leaf_differences, shape_of, to_arrays
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.orbax_v1 import in_this_process, orbax
@@ -27,6 +27,7 @@ from purerl.runs.storage.orbax_v1 import in_this_process, orbax
 FORMAT = 2
 CLOCK = "['state'].clock"  # the only state leaf without a run axis
 UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax adds this to the name of an unfinished checkpoint
+OF_ORBAX = {"state", "_CHECKPOINT_METADATA", "commit_success.txt", "orbax.checkpoint"}  # the contents of a checkpoint
 REPLACED = ".replaced"  # the name of a checkpoint ends in this while another of the same update is written
 
 
@@ -55,7 +56,7 @@ def share(saved: Checkpoint | None) -> Checkpoint | None:
 
 
 def prepare(directory: pathlib.Path) -> None:
-    """Create a directory of checkpoints if it is missing, and remove unfinished checkpoints that a killed process left.
+    """Create a directory of checkpoints if it is missing. Put back and remove what a killed process left unfinished.
 
     Raises:
         ConfigError: the path is that of a file, the directory cannot be written to, or has other folders named by numbers.
@@ -66,16 +67,12 @@ def prepare(directory: pathlib.Path) -> None:
             shutil.rmtree(unfinished)
         for aside in directory.glob(f"*{REPLACED}"):
             _restore_or_remove(aside)
-        foreign = [x for x in saved_updates(directory) if not any(map(_is_of_orbax, (directory / str(x)).iterdir()))]
+        inside = {x: {path.name for path in (directory / str(x)).iterdir()} for x in saved_updates(directory)}
     except OSError as error:
         raise ConfigError([Problem("directory", str(directory), f"is not writable: {error.strerror}")]) from None
-    if foreign and any((directory / str(foreign[0])).iterdir()):
-        hint = f"contains the folder {foreign[0]}, which is no checkpoint but has the name of one; choose another directory"
-        raise ConfigError([Problem("directory", str(directory), hint)])
-
-
-def _is_of_orbax(path: pathlib.Path) -> bool:
-    return path.name == "state" or path.name.startswith(("_", "."))
+    hint = "contains the folder {}, which is no checkpoint but has the name of one; choose another directory"
+    foreign = [x for x, names in inside.items() if names and not names & OF_ORBAX]
+    raise_if_any([Problem("directory", str(directory), hint.format(x)) for x in foreign[:1]])
 
 
 def _restore_or_remove(aside: pathlib.Path) -> None:
@@ -130,9 +127,7 @@ class Store:
         metadata = {"record": text, "sha256": _sha256(text.encode())}
         path, self._saving_updates = self._path(updates), updates
         with _translate(self._failed):
-            if is_first() and path.exists():
-                os.rename(path, f"{path}{REPLACED}")
-            agreed(0)  # the other processes wait until the checkpoint is renamed
+            by_first(lambda: path.exists() and os.rename(path, f"{path}{REPLACED}"))
             self._saving = orbax().save_async(path, stored, custom_metadata=metadata)
 
     def wait(self) -> None:
@@ -220,7 +215,8 @@ class Store:
 @read_errors()
 def saved_updates(directory: pathlib.Path) -> list[int]:
     """Return the number of updates of each checkpoint in a directory, in ascending order. The directory is not locked."""
-    whole = [path for path in directory.iterdir() if path.name.isascii() and path.name.isdecimal()] if directory.is_dir() else []
+    is_number = lambda name: name.isascii() and name.isdecimal() and name == str(int(name))
+    whole = [path for path in directory.iterdir() if is_number(path.name)] if directory.is_dir() else []
     return sorted(int(path.name) for path in whole if path.is_dir())
 
 
@@ -237,7 +233,9 @@ def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Chec
     while True:
         there = saved_updates(directory) if updates is None else [updates]
         if not there or not (directory / str(there[-1])).is_dir():
-            raise CheckpointError(f"no checkpoint in {directory}" + ("" if updates is None else f" is from update {updates}"))
+            left = [f"; {x.name} is put back by the next fit or save" for x in directory.glob(f"*{REPLACED}")]
+            which = "" if updates is None else f" is from update {updates}"
+            raise CheckpointError(f"no checkpoint in {directory}{which}{''.join(left)}")
         try:
             return first_readable(there, lambda number: read(directory / str(number)))
         except CheckpointCorrupt:

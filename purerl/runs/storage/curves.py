@@ -62,6 +62,7 @@ class Curves:
         self.finished, self._pending, self._whole = 0, nothing(header.row), bytearray()
         self._journal = AppendOnlyFile(path, _head(header))
 
+    @read_errors()
     def begin(self, finished: int) -> None:
         """Resume after `finished` updates, with the journal's rows up to then. Warn about damaged or missing rows.
 
