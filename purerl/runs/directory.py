@@ -26,7 +26,7 @@ from purerl.core.plan import Plan
 from purerl.runs.identity import begin_anew, changes_of_numbers, differences
 from purerl.runs.processes import by_first, is_first
 from purerl.runs.storage.arrays import leaf_differences
-from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, prepare
+from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, prepare, saved_updates
 from purerl.runs.storage.curves import FILE
 from purerl.runs.storage.files import atomic_write, read_errors, read_file
 from purerl.runs.storage.object_values import other_numbers
@@ -129,6 +129,7 @@ class Directory:
         if (path := self.path) is None:
             return self
         with read_errors(), contextlib.ExitStack() as entered:
+            by_first(lambda: _refuse_owned(path))
             if lock := by_first(read_errors()(lambda: Lock(path))):
                 entered.callback(lock.release)
             for store in (self.checkpoints, self.best):
@@ -175,8 +176,6 @@ class Directory:
         if not there:
             if resume == "must":
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from; use resume='auto'")])
-            if self.path is not None and (owner := _owner(self.path)):
-                raise ConfigError([Problem("directory", str(self.path), f"belongs to a {owner}; choose another directory")])
             return None
         saved = first_readable(there, store.load)
         self._check(saved, plan, wanted)
@@ -197,11 +196,11 @@ class Directory:
             warn(text)
 
 
-def _owner(path: pathlib.Path) -> str:
-    """Return "study" or "sweep" for the directory of a study, or of a sweep of several programs; else ""."""
-    with contextlib.suppress(ValueError, AttributeError, TypeError):
-        if (path / STUDY).exists():
-            return "study"
-        if len(json.loads(read_file(path / PLAN) or b"{}").get("programs", ())) > 1:
-            return "sweep"
-    return ""
+def _refuse_owned(path: pathlib.Path) -> None:
+    """Raise a ConfigError for the directory of a study, or of a sweep of several programs, that has no checkpoints of its own."""
+    programs = ()
+    with contextlib.suppress(ValueError, AttributeError):
+        programs = json.loads(read_file(path / PLAN) or b"{}").get("programs", ())
+    owner = "study" if (path / STUDY).exists() else "sweep" if len(programs) > 1 else ""
+    if owner and not saved_updates(path / "checkpoints"):
+        raise ConfigError([Problem("directory", str(path), f"belongs to a {owner}; choose another directory")])

@@ -54,6 +54,7 @@ class Spaces(gymnasium.Env):
         pytest.param(spaces.Box(np.float32([-1, 0]), np.float32([1, 5])), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*begin at another number than 0:UserWarning")
 def test_gymnasium_spaces_are_converted(space):
     env = purerl.from_gymnasium(functools.partial(Spaces, space))
     parts = (jax.ShapeDtypeStruct((2,), np.float32), jax.ShapeDtypeStruct((), np.float32), purerl.Indices((2, 3), (2,)))

@@ -306,7 +306,7 @@ def test_sweep_continued_with_other_objects_warns_and_numbers_may_be_of_numpy(tm
             purerl.fit(SHORT, directory=tmp_path, env=Varied())
     (tmp_path / "study.json").unlink()
     with pytest.raises(purerl.CheckpointMismatch, match="the directory contains a run or a sweep, not a study"):
-        study_of({"lr": [1e-3, 1e-2]}, 2, {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0}, tmp_path)
+        study_of({"lr": (1e-3, 1e-2)}, 2, {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0}, tmp_path)
     shutil.rmtree(tmp_path / "1-num_steps=8")
     with pytest.warns(UserWarning, match="1 of 2 programs of the sweep have no checkpoint yet, and are left out"):
         purerl.compare([tmp_path])
