@@ -59,7 +59,7 @@ class Environment(NamedTuple):
         max_steps: the time limit in steps, or None if unknown.
         truncates_after: the least length of a truncated episode: `max_steps` if only the time limit truncates; `2**31 - 1` if
           nothing truncates, or if the time limit is part of the task and terminates. If None (unknown), rollouts store
-          observations twice. It is dropped if a function replaces the `step` of another environment, or if there is a `name`.
+          observations twice. If `step` is a function and there is a `name`, it is dropped, since the step may replace another.
         info: names of the entries of `TimeStep.info`.
         draw: `(env_states, returns, path)`, a function that renders states of one environment into a file, one frame per state;
           None if unsupported.
