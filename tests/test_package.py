@@ -89,6 +89,8 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     "pure",  # test_train
     "runs.session",  # runs/test_fit, runs/test_directory
     "runs.storage.orbax_v1",  # runs/test_checkpoint
+    "studies.listing",  # studies/test_sweep, runs/test_evaluations
+    "envs.gymnasium_spaces",  # envs/test_converted_spaces
     "envs.outputs",  # envs/test_conformance
     "envs.random_rollout",  # envs/test_conformance
     # Modules whose tests need many parts at once.

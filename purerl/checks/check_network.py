@@ -72,15 +72,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         found.append(Problem("network", shapes(action), hint))
     elif is_float(action) != is_float(expected):
         found.append(Problem("network", dtypes(action), f"actions must have dtype {dtypes(expected)}"))
-    for name in ("entropy", "kl"):
-        measured = lambda policy, name=name: policy.kl(policy) if name == "kl" else policy.entropy()
-        if hasattr(outputs.policy, name):
-            shape = (1, num_envs)
-            with code_of("network", f"the policy's {name}"), contextlib.suppress(NotImplementedError):
-                shape = jax.eval_shape(measured, outputs.policy).shape
-            if shape != (1, num_envs):
-                hint = f"the policy's {name} must have one number for each action, [1, {num_envs}]"
-                found.append(Problem("network", list(shape), hint))
+    found += _measure_problems(outputs.policy, num_envs)
     encoded = lambda policy: policy.encoded(policy.sample(policy.noise(key)))
     for name, head in dict(outputs.heads or {}).items():
         if isinstance(head, OfAction):
@@ -99,6 +91,19 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         found += sequence_problems(cfg)
     elif cfg.sequence_length:
         found.append(Problem("sequence_length", cfg.sequence_length, "needs a recurrent network; set memory, or use 0"))
+    return found
+
+
+def _measure_problems(policy: Any, num_envs: int) -> list[Problem]:
+    """Report an entropy or a KL divergence that is not one number for each action, unless the policy does not implement it."""
+    found, measures = [], {"entropy": lambda policy: policy.entropy(), "kl": lambda policy: policy.kl(policy)}
+    for name in (name for name in measures if hasattr(policy, name)):
+        shape = (1, num_envs)
+        with code_of("network", f"the policy's {name}"), contextlib.suppress(NotImplementedError):
+            shape = jax.eval_shape(measures[name], policy).shape
+        if shape != (1, num_envs):
+            hint = f"the policy's {name} must have one number for each action, [1, {num_envs}]"
+            found.append(Problem("network", list(shape), hint))
     return found
 
 

@@ -18,7 +18,8 @@ from purerl.runs.compile_cache import cache_directory, cached_programs
 from purerl.runs.logging.console import LiveLine, evaluation_table, table_of
 from purerl.runs.run import Run, load, saved_values
 from purerl.studies.compare import compare
-from purerl.studies.reading import listed, runs_below
+from purerl.studies.listing import listed
+from purerl.studies.reading import runs_below
 
 
 @dataclasses.dataclass

@@ -282,6 +282,14 @@ def as_tuples(value: Any) -> Any:
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
+def plain(x: Any) -> Any:
+    """Return a value with Python's numbers and tuples in place of NumPy's and JAX's numbers, arrays and lists, also in dicts."""
+    x = x.tolist() if hasattr(x, "tolist") else x
+    if isinstance(x, dict):
+        return {name: plain(value) for name, value in x.items()}
+    return tuple(map(plain, x)) if type(x) in (list, tuple) else x
+
+
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text, such as a number or true, or of True, False or None; return any other text unchanged."""
     try:

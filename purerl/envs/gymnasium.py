@@ -22,7 +22,8 @@ from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.masks import LIKELY, choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import PyTree
-from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments, action_space, observation_space, observed
+from purerl.envs.gymnasium_spaces import action_space, observation_space, observed
+from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments
 from purerl.envs.host import Host
 from purerl.envs.importing import importing_mujoco, quietly
 from purerl.envs.parameters import Made, constructing

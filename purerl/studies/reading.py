@@ -1,11 +1,10 @@
-"""The runs in folders: the plan of their study or sweep, their scores, their progress, and how they ended."""
+"""The runs in folders: the plan of their study or sweep, and their scores."""
 
 import contextlib
 import json
 import os
 import pathlib
 import re
-import socket
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +14,8 @@ from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
 from purerl.runs.analysis.statistics import interpolated, interval, iqm, number_in_words, with_interval
 from purerl.runs.directory import PLAN
-from purerl.runs.evaluations import is_current, read_evaluations
+from purerl.runs.evaluations import is_current
 from purerl.runs.fit import FitResult
-from purerl.runs.run import num_runs
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record, saved_updates
@@ -267,84 +265,3 @@ def final_returns(result: FitResult, evaluated: bool) -> np.ndarray:
     training = lambda: over_the_last(result.metrics, "episode_return", LAST)
     final = result.evaluations["episode_return"][-1].astype(np.float64) if evaluated else training()
     return np.where(result.finite, final, np.nan)
-
-
-# --- the list of runs ------------------------------------------------------------------------------------------------
-
-
-class Listed(NamedTuple):
-    """Overview of a run's directory.
-
-    Attributes:
-        directory: path of the directory.
-        algorithm, task: algorithm and task of the run; "" if no checkpoint can be read. The task includes changed parameters.
-        runs: number of runs side by side, over seeds and configs.
-        steps: finished environment steps of one run.
-        total_steps: requested environment steps of one run.
-        best: highest mean return of any run, on any task: in an evaluation, or, without evaluations, in the last tenth of
-          training; NaN if unknown.
-        state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or the reason why the run cannot be read.
-        size: bytes of all files.
-    """
-
-    directory: pathlib.Path
-    algorithm: str
-    task: str
-    runs: int
-    steps: int
-    total_steps: int
-    best: float
-    state: str
-    size: int
-
-
-def listed(folder: str | os.PathLike) -> list[Listed]:
-    """Return an overview of each run in a folder and its subfolders.
-
-    Raises:
-        CheckpointError: the folder does not exist.
-    """
-    return [_listed(directory) for directory in runs_below(folder)]
-
-
-@read_errors()
-def _listed(directory: pathlib.Path) -> Listed:
-    files = (os.path.join(place, name) for place, _, names in os.walk(directory) for name in names)
-    size = sum(os.path.getsize(file) for file in files if os.path.exists(file))
-    running = _is_running(directory)
-    try:
-        record = newest_record(directory)
-    except CheckpointError as error:
-        return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
-    header = curves.read_header(directory / curves.FILE)
-    runs = len(header.runs) if header is not None else num_runs(record)
-    values = record["config"]
-    steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
-    ended = "finished" if steps >= total else STOPPED if record.get("stopped_by") == STOPPED else "stopped"
-    state = "running" if running and ended == "stopped" else ended
-    best = _best(directory, record.get("finite") or [True] * runs)
-    return Listed(directory, record["algorithm"], task_of(record).name, runs, steps, total, best, state, size)
-
-
-def _best(directory: pathlib.Path, finite: list[bool]) -> float:
-    """Return the highest mean return of any run that did not diverge; NaN if no return is known."""
-    try:
-        table = read_evaluations(directory / "evaluations.jsonl", len(finite))["episode_return"]
-        if not table.size:
-            table = over_the_last(curves.read(directory)[0], "episode_return", LAST)
-    except (CheckpointError, KeyError):
-        return np.nan
-    table = np.where(finite, table, np.nan)
-    return float(np.nanmax(table)) if np.isfinite(table).any() else np.nan
-
-
-def _is_running(directory: pathlib.Path) -> bool:
-    """Return True if the process that last wrote to a directory still runs on this machine. This takes no lock."""
-    try:
-        _, pid, _, host = (directory / ".holder").read_text().split()
-        if host != socket.gethostname():
-            return False
-        os.kill(int(pid), 0)
-    except (OSError, ValueError, OverflowError):
-        return False
-    return True

@@ -13,7 +13,7 @@ import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
-from purerl.config.fields import is_float_leaf, kind_of, parse_json
+from purerl.config.fields import is_float_leaf, kind_of, parse_json, plain
 from purerl.config.other_names import renamed
 from purerl.config.randomization import randomize_problem
 from purerl.config.rules import AUTO
@@ -297,13 +297,7 @@ def _tuple_of(values: Any) -> tuple:
     is_scalar = hasattr(values, "dtype") and np.ndim(values) == 0
     if isinstance(values, str | bytes | dict) or is_scalar or not hasattr(values, "__iter__"):
         return ()
-    return tuple({value_in_words(x, EXACT): x for x in map(_plain, values)}.values())  # without duplicates
-
-
-def _plain(x: Any) -> Any:
-    """Return a value with Python's numbers and tuples in place of NumPy's and JAX's numbers, arrays and lists."""
-    x = x.tolist() if hasattr(x, "tolist") else x
-    return tuple(map(_plain, x)) if isinstance(x, list | tuple) else x
+    return tuple({value_in_words(x, EXACT): x for x in map(plain, values)}.values())  # without duplicates
 
 
 def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> list[Problem]:

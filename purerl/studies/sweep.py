@@ -15,6 +15,7 @@ import numpy as np
 from purerl.checks.check_arguments import check_type
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import plain
 from purerl.config.rules import Rule, one_of
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
@@ -125,8 +126,7 @@ class Sweep:
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
         raise_if_any(wrong_values({"at_once": at_once, "recorders": recorders}, FIT_RULES))
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
-        plain = lambda x: x.item() if isinstance(x, np.generic) else x  # JSON has no NumPy numbers
-        seed, num_seeds, at_once = map(plain, (seed, num_seeds, at_once))
+        seed, num_seeds, at_once = map(plain, (seed, num_seeds, at_once))  # JSON has no NumPy numbers
         for program in self.programs():  # check all programs before the first is trained
             raise_if_any(problems(program.cfg))
         home = None if directory is None else run_directory(directory)

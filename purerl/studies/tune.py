@@ -23,6 +23,7 @@ from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import default_of, shown
+from purerl.config.fields import plain
 from purerl.config.rules import Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
@@ -297,13 +298,6 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
 
 def _changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
     """Return the values of a config that differ from the defaults of its class, by field."""
-
-    def plain(x: Any) -> Any:
-        """Return a value with Python's numbers in place of NumPy's and JAX's, also inside of dicts and tuples."""
-        if isinstance(x, dict):
-            return {name: plain(value) for name, value in x.items()}
-        return tuple(map(plain, x)) if type(x) in (list, tuple) else x.item() if hasattr(x, "item") else x
-
     values = {field: plain(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
     return {field.name: shown(field, x) for field, x in values.items() if x != default_of(field)}
 

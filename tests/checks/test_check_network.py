@@ -165,7 +165,7 @@ def test_policies_that_do_not_fit_a_mixed_action_are_refused():
 
 
 def test_carry_needs_the_environments_first():
-    """With two layers, a carry `[layers, num_envs, size]` has the right shape for two environments."""
+    """Refuse a carry `[layers, num_envs, size]`, also with as many layers as environments in the trial."""
     network = outputs_of()._replace(initial_carry=lambda count: jnp.zeros((2, count, 8)))
     with pytest.raises(ConfigError, match="must have the environments as their first axis"):
         tiny(network=network)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.studies.reading import listed
+from purerl.studies.listing import listed
 from tests.helpers.old_runs import OPTIONS, RUN, STOPPED, UPDATES, configs, digest, values
 
 # If the version of any package has changed, resuming warns that it is not bit-identical.

@@ -15,7 +15,7 @@ import purerl
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.evaluations import COLUMNS
-from purerl.studies.reading import listed
+from purerl.studies.listing import listed
 from tests.helpers.interrupted import StopAt, fitted, stopped
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG

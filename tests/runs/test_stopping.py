@@ -11,7 +11,7 @@ from purerl.cli import main
 from purerl.core.metrics import Mean, Sum
 from purerl.runs.logging.progress import Progress
 from purerl.runs.stopping import Stopping
-from purerl.studies.reading import listed
+from purerl.studies.listing import listed
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG, digest
 

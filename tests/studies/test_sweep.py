@@ -14,7 +14,8 @@ import purerl
 from purerl import cli
 from purerl.studies import space
 from purerl.studies import sweep as sweeps
-from purerl.studies.reading import final_returns, listed
+from purerl.studies.listing import listed
+from purerl.studies.reading import final_returns
 from tests.helpers.probes import Varied
 from tests.helpers.studies import GRID, SHORT, study_of
 from tests.helpers.tiny import CFG, digest

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.studies.reading import listed
+from purerl.studies.listing import listed
 from purerl.studies.tasks import names_of, task_of
 from tests.helpers.studies import SHORT
 from tests.helpers.tiny import CFG
