@@ -20,7 +20,7 @@ from purerl.core.spaces import Box, Mixed, MultiBinary, MultiDiscrete, Space, ha
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.foreign import OWN, applied, check_memory, check_torso, initial_inputs, memory_module, only_parameters
-from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, layers_of, pack_layers
+from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, pack_layers
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, Head, JointHead, LogitsHead, Trunk, ValueHead
 from purerl.networks.recurrent import Memory
@@ -211,8 +211,7 @@ def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module]
     together = [tuple(torsos)] if alike else [(group,) for group in torsos]
 
     def pack(params):
-        layers = {group: [*layers_of(params[group]["torso"]), params[group]["head"]["Linear_0"]] for group in torsos}
-        return [pack_layers([layers[group] for group in groups], linear=True) for groups in together]
+        return [pack_layers([params[group] for group in groups]) for groups in together]
 
     def apply(params, carry, obs, first):
         def fused(params):

@@ -9,8 +9,9 @@ This module checks which layers can be fused, and packs their parameters. It imp
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from flax import struct
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import Problem
 from purerl.core.platform import FEW
+from purerl.core.types import PyTree
 
 # Limits within which no kernel spills registers, as ptxas reports for an H100 (`programs_fused.py --registers`).
 NARROW, WIDE = 64, 128  # maximum widths of narrow and of wide hidden layers
@@ -55,42 +57,48 @@ def fuses_first_layer(inputs: int, hidden: Sequence[int]) -> bool:
     return len(hidden) < 3 and inputs <= INPUTS[_limit_of(hidden)]
 
 
+class Place(NamedTuple):
+    """The positions of a layer's weight matrix and bias in the vector of all parameters, and the width of the layer."""
+
+    kernel: int
+    bias: int
+    width: int
+
+
 class FusedLayers(struct.PyTreeNode):
     """Layers of `n` networks with equal hidden widths, packed for the GPU kernels.
 
     Attributes:
         first: the first layers, stacked, if XLA computes them; None if they are fused.
-        weights: the weight matrix and the bias of each fused layer, below one another and padded with zeros on the right:
-          `[n, height, width]`. The weight matrix of a head of up to 8 outputs is transposed.
-        sizes: the input size of the fused layers, then the width of each fused layer.
-        linear: True if the last layer has no activation.
+        params: the parameters of all networks in one vector, `[1, size]`, in the order of `jax.tree.leaves`. Optimizers keep
+          parameters in vectors of this order, so that XLA copies neither the parameters nor their gradient.
+        sizes: the input size of the fused layers, then the width of each fused layer; for the last, that of the widest.
+        places: the places of the fused layers of each network.
+        linear: True if the last layer is a head, without an activation.
     """
 
     first: Layer | None
-    weights: jax.Array
+    params: jax.Array
     sizes: tuple[int, ...] = struct.field(pytree_node=False)
+    places: tuple[tuple[Place, ...], ...] = struct.field(pytree_node=False)
     linear: bool = struct.field(pytree_node=False)
 
 
-def pack_layers(networks: Sequence[list[Layer]], linear: bool = False) -> FusedLayers:
-    """Pack the layers of networks with equal hidden widths. The last layers are padded to the width of the widest."""
-    inputs, widths = networks[0][0]["kernel"].shape[0], [layer["bias"].size for layer in networks[0]]
-    first_apart = not fuses_first_layer(inputs, widths[:-1] if linear else widths)
-    first = jax.tree.map(lambda *xs: jnp.stack(xs), *(layers[0] for layers in networks)) if first_apart else None
-    rest = [layers[first_apart:] for layers in networks]
-    sizes = (rest[0][0]["kernel"].shape[0], *(max(x["bias"].size for x in alike) for alike in zip(*rest, strict=True)))
-    return FusedLayers(first, jnp.stack([_pack(layers, sizes, linear) for layers in rest]), sizes, linear)
-
-
-def _pack(layers: list[Layer], sizes: tuple[int, ...], linear: bool) -> jax.Array:
-    """Return the weight matrices and biases of one network, below one another: `[height, width]`."""
-    *hidden, last = layers
-    last = {name: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, sizes[-1] - x.shape[-1])]) for name, x in last.items()}
-    if _by_column(sizes, linear):
-        last["kernel"] = last["kernel"].T
-    parts = [x for layer in (*hidden, last) for x in (layer["kernel"], layer["bias"][None])]
-    width = max(x.shape[1] for x in parts)
-    return jnp.concatenate([jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in parts])
+def pack_layers(groups: Sequence[PyTree]) -> FusedLayers:
+    """Pack the layers of networks with equal hidden widths, from the parameter groups that `layers_of` describes."""
+    leaves, structure = jax.tree.flatten(list(groups))
+    starts = list(itertools.accumulate((x.size for x in leaves), initial=0))[:-1]
+    networks, positions = ([layers_of(group) for group in trees] for trees in (groups, structure.unflatten(starts)))
+    inputs, widths, linear = networks[0][0]["kernel"].shape[0], [x["bias"].size for x in networks[0]], "head" in groups[0]
+    apart = not fuses_first_layer(inputs, widths[:-1] if linear else widths)
+    first = jax.tree.map(lambda *xs: jnp.stack(xs), *(layers[0] for layers in networks)) if apart else None
+    rest = [list(zip(*pair, strict=True))[apart:] for pair in zip(networks, positions, strict=True)]
+    places = tuple(tuple(Place(at["kernel"], at["bias"], layer["bias"].size) for layer, at in pairs) for pairs in rest)
+    read = {position for network in places for place in network for position in (place.kernel, place.bias)}
+    # The kernels compute no gradients of other parameters, such as the standard deviation.
+    parts = [(x if start in read else jax.lax.stop_gradient(x)).ravel() for start, x in zip(starts, leaves, strict=True)]
+    sizes = (rest[0][0][0]["kernel"].shape[0], *(max(place.width for place in alike) for alike in zip(*places, strict=True)))
+    return FusedLayers(first, jnp.concatenate(parts)[None], sizes, places, linear)
 
 
 def apply_fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, interpret: bool = False) -> jax.Array:
@@ -103,20 +111,16 @@ def apply_fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, 
     """
     from purerl.networks.fused_kernels import Chain, run_chain
 
-    x, sizes = x.reshape(x.shape[0], -1), layers.sizes
-    by_column, sums_tiles = _by_column(sizes, layers.linear), max(sizes) <= NARROW
-    chain = Chain(sizes, activation, layers.first is not None, layers.linear, by_column, sums_tiles, interpret)
-    return run_chain(chain, x[None] if layers.first is None else jax.vmap(_dense, (0, None))(layers.first, x), layers.weights)
+    x, sizes, linear = x.reshape(x.shape[0], -1), layers.sizes, layers.linear
+    columns, sums_tiles = linear and sizes[-1] <= FEW, max(sizes) <= NARROW
+    chain = Chain(sizes, layers.places, activation, layers.first is not None, linear, columns, sums_tiles, interpret)
+    return run_chain(chain, x[None] if layers.first is None else jax.vmap(_dense, (0, None))(layers.first, x), layers.params)
 
 
-def _by_column(sizes: tuple[int, ...], linear: bool) -> bool:
-    """Return True if the last layer is a head of so few outputs that it is computed without a matrix product."""
-    return linear and sizes[-1] <= FEW
-
-
-def layers_of(torso: Any) -> list[Layer]:
-    """Return the layers in the parameters of an `MLP`, in their order."""
-    return [torso[f"Dense_{i}"] for i in range(len(torso))]
+def layers_of(group: PyTree) -> list[Any]:
+    """Return the layers of a group in their order: those of its `torso`, an `MLP`, then that of its `head`, if it has one."""
+    hidden = [group["torso"][f"Dense_{i}"] for i in range(len(group["torso"]))]
+    return [*hidden, group["head"]["Linear_0"]] if "head" in group else hidden
 
 
 def apply_dense_layers(layers: list[Layer], x: jax.Array, activation: Callable) -> jax.Array:

@@ -28,9 +28,9 @@ class MLP(nn.Module):
         x = x.reshape(x.shape[0], -1)
         fuses = self.kernels == "fused" and not self.is_initializing()
         if fuses and (len(self.hidden) > 1 or fuses_first_layer(x.shape[1], self.hidden)):  # else XLA computes the only layer
-            dense = functools.partial(apply_dense_layers, activation=self.activation)
-            fused = lambda layers, x: apply_fused_layers(pack_layers([layers]), x, self.activation)[0]
-            return by_platform(layers_of(self.variables["params"]), x, cpu=dense, accelerator=fused, tpu=dense)
+            dense = lambda group, x: apply_dense_layers(layers_of(group), x, self.activation)
+            fused = lambda group, x: apply_fused_layers(pack_layers([group]), x, self.activation)[0]
+            return by_platform({"torso": self.variables["params"]}, x, cpu=dense, accelerator=fused, tpu=dense)
         for width in self.hidden:
             x = self.activation(nn.Dense(width, dtype=x.dtype, kernel_init=nn.initializers.zeros)(x))
         return x

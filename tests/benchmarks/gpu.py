@@ -150,6 +150,7 @@ def fused(name):
 
     from purerl.networks import fused_kernels
     from purerl.networks.fused import apply_dense_layers, apply_fused_layers, pack_layers
+    from tests.helpers.layers import group_of
 
     interpret = jax.default_backend() == "cpu"
     if name != "xla":
@@ -164,7 +165,7 @@ def fused(name):
         return sum(jnp.square(y).sum() for y in heads)
 
     def by_kernels(networks, x):
-        return jnp.square(apply_fused_layers(pack_layers(networks, linear=True), x, jnp.tanh, interpret)).sum()
+        return jnp.square(apply_fused_layers(pack_layers([group_of(x) for x in networks]), x, jnp.tanh, interpret)).sum()
 
     gradient, calls = jax.value_and_grad(by_xla if name == "xla" else by_kernels), {}
     for rows, seeds in ((32, 1), (16, 2)) if interpret else ((128, 1), (2048, 1), (65_536, 1), (128, 2048)):

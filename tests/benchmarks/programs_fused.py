@@ -72,20 +72,24 @@ def registers(sizes, dtype, precision, dump):
     from purerl.networks.fused import apply_fused_layers, pack_layers
     from purerl.networks.torsos import ACTIVATIONS
     from tests.benchmarks.programs_counting import compiled_for
+    from tests.helpers.layers import group_of
 
     array = jax.ShapeDtypeStruct
-    layers = [{"kernel": array(x, jnp.float32), "bias": array(x[1:], jnp.float32)} for x in itertools.pairwise(sizes)]
+    layers = lambda sizes: [
+        {"kernel": array(x, jnp.float32), "bias": array(x[1:], jnp.float32)} for x in itertools.pairwise(sizes)
+    ]
+    groups = [group_of(layers(sizes)), group_of(layers((*sizes[:-1], 1)))]  # policy and value
 
-    def loss(layers, x, activation):
+    def loss(groups, x, activation):
         with jax.default_matmul_precision(None if precision == "default" else precision):
-            return apply_fused_layers(pack_layers([layers, layers], linear=True), x, activation).sum()
+            return apply_fused_layers(pack_layers(groups), x, activation).sum()
 
     import nvidia
 
     ptxas, found = next(pathlib.Path(nvidia.__path__[0]).glob("*/bin/ptxas")), {}
     for activation in ACTIVATIONS.values():
         with_gradient = jax.value_and_grad(functools.partial(loss, activation=activation))
-        compiled_for("h100", with_gradient, layers, array((65_536, sizes[0]), dtype))
+        compiled_for("h100", with_gradient, groups, array((65_536, sizes[0]), dtype))
         for path in sorted(pathlib.Path(dump).glob("*.ptx")):
             text = subprocess.run([ptxas, "-v", "-arch=sm_90a", path, "-o", "/dev/null"], capture_output=True, text=True).stderr
             path.unlink()

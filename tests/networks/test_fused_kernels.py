@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from purerl import ConfigError
 from purerl.networks import fused_kernels
 from purerl.networks.fused import apply_fused_layers, pack_layers
 from purerl.networks.torsos import ACTIVATIONS
+from tests.helpers.layers import group_of
 
 # Sizes of input, layers and outputs; the activation's name; rows; seeds, 0 without `vmap`; True if the last layer is linear.
 PLAIN = ((4, 64, 64, 2), "tanh", 40, 0, True)
@@ -29,6 +31,10 @@ def network(sizes, key, dtype):
     keys = jax.random.split(key, 2 * len(sizes))
     normal = lambda i, *shape: jax.random.normal(keys[i], shape, dtype) / shape[0] ** 0.5
     return [{"kernel": normal(2 * i, n, m), "bias": normal(2 * i + 1, m)} for i, (n, m) in enumerate(itertools.pairwise(sizes))]
+
+
+def packed(networks, linear):
+    return pack_layers([group_of(layers, linear) for layers in networks])
 
 
 def by_xla(layers, x, activation, linear):
@@ -51,7 +57,7 @@ def both_forms(sizes, name, rows, seeds, linear, dtype):
         given = [(i + 1) * y[:, : x[-1]["bias"].size] for i, (y, x) in pairs]  # a head may be padded to the other's width
         return sum((y + jnp.tanh(y)).sum() for y in given)  # its slope is never near zero, where rounding would weigh more
 
-    fused = lambda networks, x: apply_fused_layers(pack_layers(networks, linear), x, activation, interpret=True)
+    fused = lambda networks, x: apply_fused_layers(packed(networks, linear), x, activation, interpret=True)
     by_kernels = lambda networks, x: loss(fused(networks, x), networks)
     plain = lambda networks, x: loss([by_xla(layers, x, activation, linear) for layers in networks], networks)
     x = jax.random.normal(jax.random.key(1), (max(seeds, 1), rows, sizes[0]), dtype)
@@ -90,7 +96,7 @@ def test_layers_in_bfloat16_stay_close_to_float32():
     sizes, activation, linear = (4, 64, 64, 2), jnp.tanh, True
     layers = network(sizes, jax.random.key(0), jnp.float32)
     x = jax.random.normal(jax.random.key(1), (40, 4))
-    run = lambda x: apply_fused_layers(pack_layers([layers], linear), x, activation, interpret=True)[0]
+    run = lambda x: apply_fused_layers(packed([layers], linear), x, activation, interpret=True)[0]
     assert run(x.astype(jnp.bfloat16)).dtype == jnp.float32
     np.testing.assert_allclose(run(x.astype(jnp.bfloat16)), by_xla(layers, x, activation, linear), atol=0.03)
 
@@ -98,15 +104,34 @@ def test_layers_in_bfloat16_stay_close_to_float32():
 @pytest.mark.slow
 def test_rows_are_computed_alike_in_every_batch():
     """The ratio of new to old probabilities is exactly 1 before the first gradient step, though minibatches have other rows."""
-    packed = pack_layers([network((4, 16, 16, 2), jax.random.key(0), jnp.float32)], linear=True)
-    run = lambda x: apply_fused_layers(packed, x, jnp.tanh, interpret=True)[0]
+    layers = packed([network((4, 16, 16, 2), jax.random.key(0), jnp.float32)], linear=True)
+    run = lambda x: apply_fused_layers(layers, x, jnp.tanh, interpret=True)[0]
     x = jax.random.normal(jax.random.key(1), (40, 4))
     np.testing.assert_array_equal(run(x)[21:30], run(x[21:30]))
 
 
+def groups_with_a_standard_deviation():
+    policy, value = (group_of(network((4, 16, size), jax.random.key(size), jnp.float32)) for size in (2, 1))
+    policy["head"]["log_std"] = jnp.ones(2)
+    return [policy, value]
+
+
+def test_parameters_are_packed_as_optimizers_keep_them():
+    groups = groups_with_a_standard_deviation()
+    vector = jnp.concatenate([ravel_pytree(group)[0] for group in groups])
+    np.testing.assert_array_equal(pack_layers(groups).params, vector[None])
+
+
+def test_parameters_that_no_layer_reads_have_no_gradient():
+    value = lambda groups, x: apply_fused_layers(pack_layers(groups), x, jnp.tanh, interpret=True).sum()
+    policy, _ = jax.grad(value)(groups_with_a_standard_deviation(), jnp.ones((3, 4)))
+    np.testing.assert_array_equal(policy["head"]["log_std"], 0)
+    assert jnp.abs(policy["head"]["Linear_0"]["kernel"]).min() > 0
+
+
 def test_second_derivative_is_refused():
     layers = network((2, 4, 1), jax.random.key(0), jnp.float32)
-    value = lambda layers, x: apply_fused_layers(pack_layers([layers], linear=True), x, jnp.tanh, interpret=True).sum()
+    value = lambda layers, x: apply_fused_layers(packed([layers], linear=True), x, jnp.tanh, interpret=True).sum()
     slope = lambda layers: jax.grad(value, 1)(layers, jnp.ones((3, 2))).sum()
     with pytest.raises(ConfigError, match="has no second derivatives; use 'xla'"):
         jax.grad(slope)(layers)
