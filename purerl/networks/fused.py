@@ -27,8 +27,7 @@ NARROW, WIDE = 64, 128  # maximum widths of narrow and of wide hidden layers
 LAYERS = {NARROW: 3, WIDE: 2}  # maximum number of hidden layers
 INPUTS = {NARROW: 64, WIDE: 16}  # maximum input size of a first layer that can be fused
 OUTPUTS = 32  # maximum number of outputs of a head
-
-Layer = dict[str, jax.Array]  # `kernel [inputs, width]` and `bias [width]`
+FIRST = "Dense_0"  # flax's name of the first layer
 
 
 def kernel_problems(cfg: OnPolicyConfig) -> list[Problem]:
@@ -77,7 +76,7 @@ class FusedLayers(struct.PyTreeNode):
         linear: True if the last layer is a head, without an activation.
     """
 
-    first: Layer | None
+    first: dict[str, jax.Array] | None
     params: jax.Array
     sizes: tuple[int, ...] = struct.field(pytree_node=False)
     places: tuple[tuple[Place, ...], ...] = struct.field(pytree_node=False)
@@ -86,19 +85,23 @@ class FusedLayers(struct.PyTreeNode):
 
 def pack_layers(groups: Sequence[PyTree]) -> FusedLayers:
     """Pack the layers of networks with equal hidden widths, from the parameter groups that `layers_of` describes."""
+    hidden, first, linear = layers_of({"torso": groups[0]["torso"]}), None, "head" in groups[0]
+    if not fuses_first_layer(hidden[0]["kernel"].shape[0], [layer["bias"].size for layer in hidden]):
+        first = jax.tree.map(lambda *xs: jnp.stack(xs), *(group["torso"][FIRST] for group in groups))
+        groups = [group | {"torso": {k: layer for k, layer in group["torso"].items() if k != FIRST}} for group in groups]
     leaves, structure = jax.tree.flatten(list(groups))
     starts = list(itertools.accumulate((x.size for x in leaves), initial=0))[:-1]
-    networks, positions = ([layers_of(group) for group in trees] for trees in (groups, structure.unflatten(starts)))
-    inputs, widths, linear = networks[0][0]["kernel"].shape[0], [x["bias"].size for x in networks[0]], "head" in groups[0]
-    apart = not fuses_first_layer(inputs, widths[:-1] if linear else widths)
-    first = jax.tree.map(lambda *xs: jnp.stack(xs), *(layers[0] for layers in networks)) if apart else None
-    rest = [list(zip(*pair, strict=True))[apart:] for pair in zip(networks, positions, strict=True)]
-    places = tuple(tuple(Place(at["kernel"], at["bias"], layer["bias"].size) for layer, at in pairs) for pairs in rest)
+    pairs = [zip(*map(layers_of, pair), strict=True) for pair in zip(groups, structure.unflatten(starts), strict=True)]
+    places = tuple(tuple(Place(at["kernel"], at["bias"], layer["bias"].size) for layer, at in layers) for layers in pairs)
     read = {position for network in places for place in network for position in (place.kernel, place.bias)}
     # The kernels compute no gradients of other parameters, such as the standard deviation.
     parts = [(x if start in read else jax.lax.stop_gradient(x)).ravel() for start, x in zip(starts, leaves, strict=True)]
-    sizes = (rest[0][0][0]["kernel"].shape[0], *(max(place.width for place in alike) for alike in zip(*places, strict=True)))
-    return FusedLayers(first, jnp.concatenate(parts)[None], sizes, places, linear)
+    sizes = (
+        layers_of(groups[0])[0]["kernel"].shape[0],
+        *(max(place.width for place in alike) for alike in zip(*places, strict=True)),
+    )
+    # The barrier also holds for the gradient. Without it, XLA moves the new axis into the gradients of layers, and copies these.
+    return FusedLayers(first, jax.lax.optimization_barrier(jnp.concatenate(parts))[None], sizes, places, linear)
 
 
 def apply_fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, interpret: bool = False) -> jax.Array:
@@ -119,14 +122,14 @@ def apply_fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, 
 
 def layers_of(group: PyTree) -> list[Any]:
     """Return the layers of a group in their order: those of its `torso`, an `MLP`, then that of its `head`, if it has one."""
-    hidden = [group["torso"][f"Dense_{i}"] for i in range(len(group["torso"]))]
+    hidden = [group["torso"][name] for name in sorted(group["torso"])]
     return [*hidden, group["head"]["Linear_0"]] if "head" in group else hidden
 
 
-def apply_dense_layers(layers: list[Layer], x: jax.Array, activation: Callable) -> jax.Array:
+def apply_dense_layers(layers: list[dict[str, jax.Array]], x: jax.Array, activation: Callable) -> jax.Array:
     """Compute dense layers with XLA, in the dtype of the input: `[N, inputs] -> [N, last width]`."""
     return functools.reduce(lambda x, layer: activation(_dense(layer, x)), layers, x)
 
 
-def _dense(layer: Layer, x: jax.Array) -> jax.Array:
+def _dense(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     return x @ layer["kernel"].astype(x.dtype) + layer["bias"].astype(x.dtype)[None]

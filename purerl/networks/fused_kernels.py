@@ -10,7 +10,7 @@ float32, without a matrix product. Activation functions are computed in float32,
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -144,48 +144,50 @@ def _forward_kernel(chain: Chain, x: Any, params: Any, y: Any, *, shared: int) -
 
 def _backward_kernel(chain: Chain, x: Any, params: Any, gradient: Any, sums: Any, *of_x: Any, shared: int, tiles: int) -> None:
     program, n, sizes, count = pl.program_id(0), pl.program_id(1), chain.sizes, x.shape[1]
-    layers = _layers(chain, params, n)
+    layers, last = _layers(chain, params, n), len(sizes) - 2
 
-    def of_tile(k):
-        """Return the gradients of each layer's weights and bias, summed over the rows of tile k, the last layer first."""
+    def of_tile(k) -> Iterator[tuple[int, Any]]:
+        """Yield the index of each layer, from the last to the first, and the layer's gradient, summed over the rows of tile k."""
         start = (program * tiles + k) * ROWS
         inputs = _rows(x, n // shared, start, sizes[0])
-        kept, found = _activations(chain, inputs, layers), []
+        kept = _activations(chain, inputs, layers)
         if chain.by_column:
             at, (h, _) = start + jnp.arange(ROWS), kept.pop()
             given = [triton.load(gradient.at[n, at, j], mask=at < count, other=0.0) for j in range(sizes[-1])]
-            found.append([((h * g[:, None]).sum(0), g.sum()) for g in given])
-            of_h = (g[:, None] * weight[None] for g, (weight, _) in zip(given, _columns(chain, layers), strict=True))
-            g = functools.reduce(jnp.add, of_h)
+            yield last, [((h * g[:, None]).sum(0), g.sum()) for g in given]
+            pairs = zip(given, _columns(chain, layers), strict=True)
+            g = functools.reduce(jnp.add, (g[:, None] * weight[None] for g, (weight, _) in pairs))
         else:
             g = _rows(gradient, n, start, sizes[-1])
         for i, (h, z) in reversed(list(enumerate(kept))):
-            if not (chain.linear and i == len(sizes) - 2):
+            if not (chain.linear and i == last):
                 (g,) = jax.vjp(chain.activation, z)[1](g.astype(z.dtype))
             g = g.astype(h.dtype)
-            found.append((_dot(h.T, g), g.sum(0, dtype=z.dtype)))
+            yield i, (_dot(h.T, g), g.sum(0, dtype=z.dtype))
             if i or of_x:
                 g = _dot(g, _kernel(chain, layers, i).astype(h.dtype).T)
         if of_x:
             if chain.activated:
                 (g,) = jax.vjp(chain.activation, inputs.astype(g.dtype))[1](g)
             _store_rows(of_x[0], n, start, g.astype(inputs.dtype))
-        return found
 
-    add = lambda k, total: jax.tree.map(jnp.add, total, of_tile(k))
-    found = jax.lax.fori_loop(1, tiles, add, of_tile(0))
+    add = lambda k, total: jax.tree.map(jnp.add, total, dict(of_tile(k)))
+    # A single tile's gradients are stored one by one, so that fewer registers are in use.
+    found = of_tile(0) if tiles == 1 else jax.lax.fori_loop(1, tiles, add, dict(of_tile(0))).items()
     to = lambda at: sums.at[layers.index, program, at]
-    if chain.by_column:
-        i, place = jnp.arange(_side(sizes[-2])), layers.places[-1]
-        for j, (weight, bias) in enumerate(found[0]):
-            inside = j < place.width
-            triton.store(to(place.kernel + i * place.width + j), weight, mask=(i < sizes[-2]) & inside)
-            triton.store(to(_scalar(place.bias + j)), bias, mask=_scalar(inside))
-    for i, (kernel, bias) in enumerate(reversed(found[chain.by_column :])):
-        place, j = layers.places[i], jnp.arange(bias.size)
-        at, mask = _matrix_at(place, sizes[i], kernel.shape)
-        triton.store(to(at), kernel, mask=mask)
-        triton.store(to(place.bias + j), bias, mask=j < place.width)
+    for i, gradients in found:
+        place = layers.places[i]
+        if chain.by_column and i == last:
+            at = jnp.arange(_side(sizes[i]))
+            for j, (weight, bias) in enumerate(gradients):
+                inside = j < place.width
+                triton.store(to(place.kernel + at * place.width + j), weight, mask=(at < sizes[i]) & inside)
+                triton.store(to(jnp.full((), place.bias + j)), bias, mask=jnp.full((), inside))
+        else:
+            (kernel, bias), at = gradients, jnp.arange(_side(sizes[i + 1]))
+            where, mask = _matrix_at(place, sizes[i], kernel.shape)
+            triton.store(to(where), kernel, mask=mask)
+            triton.store(to(place.bias + at), bias, mask=at < place.width)
 
 
 # --- parts of a kernel; arrays are padded to powers of two ---------------------------------------------------------------
@@ -205,11 +207,6 @@ def _layers(chain: Chain, params: Any, n: Any) -> _Layers:
     is_at = [(n % count == k).astype(jnp.int32) for k in range(count)]
     chosen = lambda *xs: xs[0] + sum((x - xs[0]) * is_at[k] for k, x in enumerate(xs) if x != xs[0])
     return _Layers(params, n // count, [jax.tree.map(chosen, *alike) for alike in zip(*chain.places, strict=True)])
-
-
-def _scalar(x: Any) -> jax.Array:
-    """Return a number as an array, which Triton needs if all indices are numbers."""
-    return jnp.full((), x)
 
 
 def _activations(chain: Chain, inputs: jax.Array, layers: _Layers) -> list[tuple[jax.Array, Any]]:
@@ -253,7 +250,8 @@ def _columns(chain: Chain, layers: _Layers) -> list[tuple[jax.Array, jax.Array]]
     def column(j):
         inside = j < place.width
         weight = triton.load(params.at[k, place.kernel + i * place.width + j], mask=(i < inputs) & inside, other=0.0)
-        return weight, triton.load(params.at[k, _scalar(place.bias + j)], mask=_scalar(inside), other=0.0)
+        # Triton needs an array if all indices are numbers.
+        return weight, triton.load(params.at[k, jnp.full((), place.bias + j)], mask=jnp.full((), inside), other=0.0)
 
     return [column(j) for j in range(outputs)]
 
