@@ -35,8 +35,7 @@ def kernel_problems(cfg: OnPolicyConfig) -> list[Problem]:
     if cfg.kernels != "fused":
         return []
     found = []
-    for name in ("hidden", "critic_hidden"):
-        widths = getattr(cfg, name)
+    for name, widths in (("hidden", cfg.hidden), ("critic_hidden", cfg.critic_hidden)):
         most = LAYERS[_limit_of(widths)] if widths else 0
         if max(widths, default=1) > WIDE or len(widths) > most or (name == "hidden" and not widths):
             hint = f"cannot be fused; use 1 to 3 layers of width up to {NARROW}, 1 or 2 of width up to {WIDE}, or kernels='xla'"
@@ -86,7 +85,7 @@ class FusedLayers(struct.PyTreeNode):
 def pack_layers(groups: Sequence[PyTree]) -> FusedLayers:
     """Pack the layers of networks with equal hidden widths, from the parameter groups that `layers_of` describes."""
     hidden, first, linear = layers_of({"torso": groups[0]["torso"]}), None, "head" in groups[0]
-    if not fuses_first_layer(hidden[0]["kernel"].shape[0], [layer["bias"].size for layer in hidden]):
+    if apart := not fuses_first_layer(hidden[0]["kernel"].shape[0], [layer["bias"].size for layer in hidden]):
         first = jax.tree.map(lambda *xs: jnp.stack(xs), *(group["torso"][FIRST] for group in groups))
         groups = [group | {"torso": {k: layer for k, layer in group["torso"].items() if k != FIRST}} for group in groups]
     leaves, structure = jax.tree.flatten(list(groups))
@@ -101,7 +100,8 @@ def pack_layers(groups: Sequence[PyTree]) -> FusedLayers:
         *(max(place.width for place in alike) for alike in zip(*places, strict=True)),
     )
     # The barrier also holds for the gradient. Without it, XLA moves the new axis into the gradients of layers, and copies these.
-    return FusedLayers(first, jax.lax.optimization_barrier(jnp.concatenate(parts))[None], sizes, places, linear)
+    params = jnp.concatenate(parts) if apart else jax.lax.optimization_barrier(jnp.concatenate(parts))
+    return FusedLayers(first, params[None], sizes, places, linear)
 
 
 def apply_fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, interpret: bool = False) -> jax.Array:

@@ -146,15 +146,15 @@ def _backward_kernel(chain: Chain, x: Any, params: Any, gradient: Any, sums: Any
     program, n, sizes, count = pl.program_id(0), pl.program_id(1), chain.sizes, x.shape[1]
     layers, last = _layers(chain, params, n), len(sizes) - 2
 
-    def of_tile(k) -> Iterator[tuple[int, Any]]:
-        """Yield the index of each layer, from the last to the first, and the layer's gradient, summed over the rows of tile k."""
+    def of_tile(k) -> Iterator[Any]:
+        """Yield the gradient of each layer, from the last to the first, summed over the rows of tile k."""
         start = (program * tiles + k) * ROWS
         inputs = _rows(x, n // shared, start, sizes[0])
         kept = _activations(chain, inputs, layers)
         if chain.by_column:
             at, (h, _) = start + jnp.arange(ROWS), kept.pop()
             given = [triton.load(gradient.at[n, at, j], mask=at < count, other=0.0) for j in range(sizes[-1])]
-            yield last, [((h * g[:, None]).sum(0), g.sum()) for g in given]
+            yield [((h * g[:, None]).sum(0), g.sum()) for g in given]
             pairs = zip(given, _columns(chain, layers), strict=True)
             g = functools.reduce(jnp.add, (g[:, None] * weight[None] for g, (weight, _) in pairs))
         else:
@@ -163,7 +163,7 @@ def _backward_kernel(chain: Chain, x: Any, params: Any, gradient: Any, sums: Any
             if not (chain.linear and i == last):
                 (g,) = jax.vjp(chain.activation, z)[1](g.astype(z.dtype))
             g = g.astype(h.dtype)
-            yield i, (_dot(h.T, g), g.sum(0, dtype=z.dtype))
+            yield (_dot(h.T, g), g.sum(0, dtype=z.dtype))
             if i or of_x:
                 g = _dot(g, _kernel(chain, layers, i).astype(h.dtype).T)
         if of_x:
@@ -171,11 +171,11 @@ def _backward_kernel(chain: Chain, x: Any, params: Any, gradient: Any, sums: Any
                 (g,) = jax.vjp(chain.activation, inputs.astype(g.dtype))[1](g)
             _store_rows(of_x[0], n, start, g.astype(inputs.dtype))
 
-    add = lambda k, total: jax.tree.map(jnp.add, total, dict(of_tile(k)))
+    add = lambda k, total: jax.tree.map(jnp.add, total, list(of_tile(k)))
     # A single tile's gradients are stored one by one, so that fewer registers are in use.
-    found = of_tile(0) if tiles == 1 else jax.lax.fori_loop(1, tiles, add, dict(of_tile(0))).items()
+    found = of_tile(0) if tiles == 1 else jax.lax.fori_loop(1, tiles, add, list(of_tile(0)))
     to = lambda at: sums.at[layers.index, program, at]
-    for i, gradients in found:
+    for i, gradients in zip(range(last, -1, -1), found, strict=True):
         place = layers.places[i]
         if chain.by_column and i == last:
             at = jnp.arange(_side(sizes[i]))
