@@ -10,7 +10,7 @@ from purerl.config.algorithms import APPOConfig, DAACConfig, PPGConfig, PPOConfi
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import configclass, leaf, static
 from purerl.config.presets import preset
-from purerl.config.randomization import Normal, Uniform
+from purerl.config.randomization import Normal, Scale, Uniform
 from purerl.config.value_checks import validate
 from purerl.core import reductions
 from purerl.core.environment import Environment, TimeStep
@@ -61,7 +61,7 @@ __all__ += ["configclass", "leaf", "static", "validate"]
 __all__ += ["FitResult", "Run", "at_return", "fit", "load", "recorders", "restore", "save"]
 __all__ += ["data_parallel", "export", "over_devices", "plot", "render", "use_cores"]
 __all__ += ["Comparison", "Range", "Tuned", "compare", "interval", "iqm", "sweep", "tune"]
-__all__ += ["Environment", "Normal", "TimeStep", "Uniform", "check_env", "from_gymnasium", "versus", "wrap_env"]
+__all__ += ["Environment", "Normal", "Scale", "TimeStep", "Uniform", "check_env", "from_gymnasium", "versus", "wrap_env"]
 __all__ += ["Box", "Discrete", "Indices", "Mixed", "MultiBinary", "MultiDiscrete"]
 __all__ += ["Network", "Outputs", "distributions", "from_linen", "from_nnx"]
 __all__ += ["Algorithm", "Phase", "advantages", "losses", "make_phase", "ppo", "ppo_phases", "reductions"]

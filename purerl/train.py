@@ -27,7 +27,7 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import single_precision
-from purerl.config.randomization import Normal, Uniform
+from purerl.config.randomization import Distribution
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, guarded
 from purerl.core.spaces import Box, parts_of
@@ -196,7 +196,7 @@ def make_train(
 
 
 def _environment(
-    cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any], randomize: dict[str, Uniform | Normal]
+    cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any], randomize: dict[str, Distribution]
 ) -> Environment:
     """Return the environment of a config. `overrides` sets parameters; those in `randomize` are sampled."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))

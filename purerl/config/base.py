@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 from purerl.config.batches import Batches
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import Config, configclass, count, leaf, nested, or_default, static
-from purerl.config.randomization import Normal, Uniform
+from purerl.config.randomization import Distribution
 from purerl.config.rules import (
     ANY,
     AUTO,
@@ -54,8 +54,8 @@ class OnPolicyConfig(Config, Batches):
           pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
         env_kwargs: Arguments of the environment's constructor, as pairs (name, value): `(("size", 12),)` for DeepSea-bsuite.
         env_params: New values of environment parameters: `{"max_steps_in_episode": 200}`. The values can be swept.
-        randomize: Distributions of single floats among the parameters of gymnax and brax: `purerl.Uniform(low, high)` or
-          `purerl.Normal(mean, std)`. An evaluation's own `env_params` take precedence. `info` can name the parameters.
+        randomize: Distributions of parameters of gymnax, brax and Playground: `purerl.Uniform(low, high)`, `purerl.Normal(mean,
+          std)`, or for arrays `purerl.Scale(least, most)`. `env_params` of evaluations take precedence. `info` can name them.
         randomize_each: Parameters are sampled for each `episode`, or once for each `environment`, in evaluations too.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the entry that the suite defines; for a custom environment, the entry named "action_mask", if there is one.
@@ -195,7 +195,7 @@ class OnPolicyConfig(Config, Batches):
     env: str = static("CartPole-v1")
     env_kwargs: tuple = static((), PAIRS)
     env_params: dict = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
-    randomize: dict[str, Uniform | Normal] = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
+    randomize: dict[str, Distribution] = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
     randomize_each: str = static("episode", one_of("episode", "environment"), RANDOMIZED)
 
     total_timesteps: float = count(500_000, up_to(2**62, at_least(1)))

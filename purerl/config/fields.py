@@ -24,7 +24,7 @@ from jax.core import Tracer
 
 from purerl.config.documentation import GROUPS, FieldDoc, default_of, documented, parse_docs, shown
 from purerl.config.other_names import unknown_names
-from purerl.config.randomization import Normal, Uniform, distribution_from_json
+from purerl.config.randomization import Distribution, distribution_from_json
 from purerl.config.rules import ANY, AUTO, Need, Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 
@@ -250,7 +250,7 @@ def _to_json(value: Any) -> Any:
         return {f.name: shown(f, _to_json(getattr(value, f.name))) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {name: _to_json(v) for name, v in value.items()}
-    if isinstance(value, Uniform | Normal):
+    if isinstance(value, Distribution):
         return _to_json(value._asdict())
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         value = np.asarray(value).tolist()

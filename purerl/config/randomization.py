@@ -51,37 +51,65 @@ class Normal(NamedTuple):
         return jnp.float32(self.mean) + jnp.float32(self.std) * jax.random.normal(key, dtype=jnp.float32)
 
 
+class Scale(NamedTuple):
+    """A factor of all numbers of a parameter, which may be an array; uniform between two bounds, which can be swept.
+
+    `info`, and the `env_params` of an evaluation, have the factor, not the array.
+
+    Example:
+        >>> purerl.PPOConfig(env="playground/CheetahRun", randomize={"body_mass": purerl.Scale(0.8, 1.2)}).randomize
+        {'body_mass': Scale(least=0.8, most=1.2)}
+    """
+
+    least: Any
+    most: Any
+
+    def __str__(self) -> str:
+        """Return the text of a flag, "scale:0.8:1.2"."""
+        return f"scale:{self.least}:{self.most}"
+
+    def draw(self, key: jax.Array) -> jax.Array:
+        """Sample a float32 factor, `least + (most - least) * u` with `u` uniform in `[0, 1)`."""
+        return Uniform(*self).draw(key)
+
+
+Distribution = Uniform | Normal | Scale
+KINDS = "purerl.Uniform(low, high), purerl.Normal(mean, std) or purerl.Scale(least, most)"
+
+
 def distribution_from_json(value: Any) -> Any:
     """Return the distribution with the fields of a JSON object. Return any other value unchanged, for the check of the config."""
-    kinds = [kind for kind in (Uniform, Normal) if isinstance(value, dict) and value.keys() == set(kind._fields)]
+    kinds = [kind for kind in (Uniform, Normal, Scale) if isinstance(value, dict) and value.keys() == set(kind._fields)]
     array = lambda x: np.array(x, np.float32) if isinstance(x, list) else x
     return kinds[0](**{name: array(x) for name, x in value.items()}) if kinds else value
 
 
-def distribution_of(name: str, text: str) -> Uniform | Normal:
-    """Return the distribution of a flag's text: "8:12" is uniform, "normal:9.8:0.5" has a mean and a standard deviation."""
+def distribution_of(name: str, text: str) -> Distribution:
+    """Return the distribution of a flag's text: "8:12" is uniform, "normal:9.8:0.5" is normal, "scale:0.8:1.2" is a factor."""
     try:
         match text.split(":"):
             case ["normal", mean, std]:
                 return Normal(float(mean), float(std))
+            case ["scale", least, most]:
+                return Scale(float(least), float(most))
             case [low, high]:
                 return Uniform(float(low), float(high))
     except ValueError:  # not a number
         pass
-    raise ConfigError([Problem("randomize", {name: text}, "must be low:high, or normal:mean:std")])
+    raise ConfigError([Problem("randomize", {name: text}, "must be low:high, normal:mean:std, or scale:least:most")])
 
 
 def randomize_problem(value: Any) -> str | None:
     """Return the hint of the first problem of a dict of distributions; None if the dict is valid. Traced numbers pass."""
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        return "must be a dict from parameter names to purerl.Uniform(low, high) or purerl.Normal(mean, std)"
+        return f"must be a dict from parameter names to {KINDS}"
     hints = (f"{name}: {hint}" for name, x in value.items() if (hint := _problem(x)))
     return next(hints, None)
 
 
 def _problem(x: Any) -> str | None:
-    if not isinstance(x, Uniform | Normal):
-        return "must be purerl.Uniform(low, high) or purerl.Normal(mean, std)"
+    if not isinstance(x, Distribution):
+        return f"must be {KINDS}"
     if any(isinstance(number, Tracer) for number in x):
         return None
     are_numbers = all(is_number(number) or isinstance(number, np.ndarray | jax.Array) for number in x)
@@ -92,6 +120,6 @@ def _problem(x: Any) -> str | None:
         return "needs finite numbers"
     if not are_numbers or not (np.isfinite(first).all() and np.isfinite(second).all()):
         return "needs finite numbers, within the range of float32"
-    if isinstance(x, Uniform):
-        return None if np.all(first < second) else "needs low < high"
-    return None if np.all(second >= 0) else "needs a std of at least 0"
+    if isinstance(x, Normal):
+        return None if np.all(second >= 0) else "needs a std of at least 0"
+    return None if np.all(first < second) else f"needs {' < '.join(x._fields)}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from purerl.config.randomization import Normal, Uniform
+from purerl.config.randomization import Distribution
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.masks import LIKELY, choices_of, with_named_mask
@@ -25,7 +25,7 @@ def make_env(
     info: tuple[str, ...] = (),
     num_envs: int = 2,
     finite: bool = False,
-    randomize: dict[str, Uniform | Normal] | None = None,
+    randomize: dict[str, Distribution] | None = None,
     randomize_once: bool = False,
 ) -> Environment:
     """Return the environment of an id, or a given environment object, as a `purerl.Environment`.

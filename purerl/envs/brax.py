@@ -4,8 +4,8 @@ In brax, `EpisodeWrapper` sets the time limit; here, `purerl.wrap_env` does. An 
 and its return is bootstrapped from the value of its last observation. `done` of the unwrapped environment marks a terminal state.
 
 `env_kwargs` can contain `episode_length` (by default 1000 steps of brax, as in brax's training) and `action_repeat` (by default
-1; repeats stop when the episode ends). All other entries are constructor arguments; `backend` is `spring` by default.
-`env_params` override numbers of the environment's `System`, such as `ang_damping`.
+1; repeats stop when the episode ends). All other entries are constructor arguments; `backend` is `spring` by default, except for
+swimmer. `env_params` override numbers and arrays of the environment's `System`, such as `ang_damping` and `geom_friction`.
 """
 
 import copy
@@ -21,7 +21,7 @@ with importing_mujoco():
     from brax import envs
     from brax.io import image
 
-WITHOUT_BACKEND = ("fast",)
+OWN_BACKENDS = ("fast", "swimmer")  # the spring backend does not simulate them
 
 
 def make(name: str, env_kwargs: tuple) -> Made:
@@ -32,7 +32,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """
     kwargs = dict(env_kwargs)
     length, repeat = kwargs.pop("episode_length", 1000), kwargs.pop("action_repeat", 1)
-    if name not in WITHOUT_BACKEND:
+    if name not in OWN_BACKENDS:
         kwargs = {"backend": "spring", **kwargs}
     with constructing(f"brax/{name}", env_kwargs, envs._envs), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Brax System, piplines and environments", UserWarning)

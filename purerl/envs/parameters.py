@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from purerl.config.randomization import Scale
 from purerl.core.auto_reset import AutoReset
 from purerl.core.dependence import inputs_read
 from purerl.core.environment import Environment
@@ -149,17 +150,19 @@ def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
     return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
 
 
-def not_floats(params: Any, names: Iterable[str]) -> dict[str, str]:
-    """Return a hint for each name that is not a float scalar among the parameters."""
+def not_floats(params: Any, randomize: dict[str, Any]) -> dict[str, str]:
+    """Return a hint for each name that is not a float scalar among the parameters, nor an array of floats that is scaled."""
     fields = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
     hints = {}
-    for name in names:
+    for name, distribution in randomize.items():
         if name not in fields:
             hints[name] = f"no such parameter; {nearest(name, fields)}" if fields else "the environment has no parameters"
         elif name in LIMITS:
             hints[name] = "is a time limit, which all episodes share; it cannot be randomized"
-        elif (kind := _kind(params, name)) is None or not jnp.issubdtype(kind, jnp.floating) or np.shape(getattr(params, name)):
-            hints[name] = "is not a float scalar in the environment, and cannot be randomized"
+        elif (kind := _kind(params, name)) is None or not jnp.issubdtype(kind, jnp.floating):
+            hints[name] = "is not a float in the environment, and cannot be randomized"
+        elif np.shape(getattr(params, name)) and not isinstance(distribution, Scale):
+            hints[name] = "is an array in the environment; use purerl.Scale(least, most)"
     return hints
 
 

@@ -3,13 +3,15 @@
 In Playground, a training wrapper sets the time limit; here, `purerl.wrap_env` does, from the `episode_length` in the
 environment's config. `done` of the unwrapped environment marks a terminal state. `env_kwargs` override entries of the config,
 such as `episode_length`, `action_repeat` and `impl`; `impl` is `jax` by default, and cannot be `warp`. Only the value network
-receives the observation entry `privileged_state`.
+receives the observation entry `privileged_state`. `env_params` and `randomize` change floats of the robot's model, such as
+`body_mass` and `geom_friction`, but not what an environment computed from the model when it was made.
 
 On GPUs that round the inputs of matrix products to TF32, Playground's authors recommend full float32 precision: the
 config field `matmul_precision="highest"`.
 """
 
 import contextlib
+import copy
 import io
 from typing import Any
 
@@ -28,7 +30,7 @@ DOWNLOAD = "python -c 'from mujoco_playground._src.mjx_env import ensure_menager
 
 
 def make(name: str, env_kwargs: tuple) -> Made:
-    """Return the environment of this name.
+    """Return the environment of this name; its parameters are the model that MJX simulates.
 
     Raises:
         ConfigError: the name is unknown, the robot's model is not installed, or an override is invalid (`impl` cannot be `warp`).
@@ -42,12 +44,13 @@ def make(name: str, env_kwargs: tuple) -> Made:
             raise ConfigError([Problem("env", f"playground/{name}", hint)])
         kwargs = {"impl": "jax"} if "impl" in registry.get_default_config(name) else {}
         env = registry.load(name, config_overrides=kwargs | dict(env_kwargs))
-    return Made(lambda params: adapted(env))
+    return Made(lambda model: adapted(env, model), env.mjx_model)
 
 
-def adapted(env: Any) -> Environment:
-    """Return a Playground environment as a `purerl.Environment`."""
-    config = env._config
+def adapted(env: Any, model: Any) -> Environment:
+    """Return a Playground environment that simulates a model of MJX as a `purerl.Environment`."""
+    env, config = copy.copy(env), env._config
+    env._mjx_model = model
     made = one_state(env, config.episode_length, config.get("action_repeat", 1), lambda states: _rendered(env, states))
     entries = made.observation_space if isinstance(made.observation_space, dict) else {}
     return made._replace(critic_obs=PRIVILEGED if PRIVILEGED in entries else "")

@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
-from purerl.config.randomization import Normal, Uniform
+from purerl.config.randomization import Distribution, Scale
 from purerl.core.auto_reset import AutoReset, restart
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
@@ -17,17 +18,25 @@ from purerl.envs.parameters import not_floats
 
 
 class Randomized(NamedTuple):
-    """The state of an environment with randomized parameters: the environment's own state, and the episode's parameters."""
+    """The state of an environment with randomized parameters.
+
+    Attributes:
+        env_state: the state of the environment itself.
+        params: the values of the episode's parameters; for a `Scale`, the factor.
+    """
 
     env_state: PyTree
     params: dict[str, jax.Array]
+
+
+FACTOR = "must be one number, since randomize scales this parameter; give the factor"
 
 
 def with_randomized(
     adapt: Callable[[dict[str, Any]], Environment],
     params: Any,
     overrides: dict[str, Any],
-    randomize: dict[str, Uniform | Normal],
+    randomize: dict[str, Distribution],
     once: bool = False,
 ) -> Environment:
     """Return environments that sample parameters from distributions at each reset, and add the parameters to `info`.
@@ -35,15 +44,20 @@ def with_randomized(
     Args:
         adapt: maps a dict of parameter values, numbers or tracers, to the environment.
         params: the environment's parameter object.
-        overrides: fixed values of parameters; they replace sampled values.
+        overrides: fixed values of parameters; they replace sampled values, and sampled factors if `randomize` has a `Scale`.
         randomize: the distribution of each randomized parameter.
         once: sample only in the first reset of an environment; its later episodes have the same parameters.
 
     Raises:
         ConfigError: a name is not a float parameter of the environment, or the environment resets itself.
     """
+    scaled = {name: x for name, x in randomize.items() if isinstance(x, Scale)}
     raise_if_any([Problem("randomize", {name: randomize[name]}, hint) for name, hint in not_floats(params, randomize).items()])
-    base = adapt(overrides)
+    wrong = [Problem("env_params", {name: x}, FACTOR) for name, x in overrides.items() if name in scaled and np.ndim(x)]
+    raise_if_any(wrong)
+    whole = lambda name, x: jnp.float32(getattr(params, name)) * x if name in scaled else x
+    made = lambda values: adapt({name: whole(name, x) for name, x in values.items()})
+    base = made(overrides)
     if not isinstance(base.step, AutoReset):
         hint = "needs an environment that purerl resets, but this environment resets itself; sample the parameters in its reset"
         raise ConfigError([Problem("randomize", sorted(randomize), hint)])
@@ -52,7 +66,7 @@ def with_randomized(
         warn("\n".join(str(Problem("randomize", name, hint)) for name in taken))
     spaces = []
     some = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in randomize.keys() - overrides.keys()}
-    jax.eval_shape(lambda drawn: spaces.append(adapt(overrides | drawn).action_space), some)
+    jax.eval_shape(lambda drawn: spaces.append(made(overrides | drawn).action_space), some)
     if any(isinstance(bound, Tracer) for bound in jax.tree.leaves(spaces)):
         hint = "sets the bounds of actions, which all episodes share; use env_params"
         raise ConfigError([Problem("randomize", sorted(some), hint)])
@@ -65,11 +79,11 @@ def with_randomized(
         return reset_with(key, drawn)
 
     def reset_with(key, drawn):
-        env_state, obs = only(adapt(overrides | drawn).reset(batch_of_one(key)))
+        env_state, obs = only(made(overrides | drawn).reset(batch_of_one(key)))
         return Randomized(env_state, drawn), obs
 
     def step(key, state, action):
-        advance = adapt(overrides | state.params).step.advance
+        advance = made(overrides | state.params).step.advance
         after = only(advance(*batch_of_one((key, state.env_state, action))))
         return after.replace(env_state=state._replace(env_state=after.env_state), info=after.info | state.params)
 

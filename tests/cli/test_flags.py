@@ -73,7 +73,8 @@ def test_flags_without_a_value_are_refused(args, capsys):
 
 
 def test_distributions_survive_a_file_of_flags(tmp_path):
-    cfg = purerl.PPOConfig(randomize={"gravity": purerl.Uniform(8, 12), "length": purerl.Normal(0.5, 0.01)})
+    distributions = {"gravity": purerl.Uniform(8, 12), "length": purerl.Normal(0.5, 0.01), "masspole": purerl.Scale(0.8, 1.2)}
+    cfg = purerl.PPOConfig(randomize=distributions)
     (tmp_path / "best.toml").write_text(as_toml(cfg))
     found = base_of(["ppo", "--config", str(tmp_path / "best.toml")], ALGORITHMS)
     flags = flags_of("ppo", found, purerl.PPOConfig)

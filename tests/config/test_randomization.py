@@ -9,7 +9,7 @@ import pytest
 
 import purerl
 
-BOTH = {"gravity": purerl.Uniform(8, 12), "masspole": purerl.Normal(0.1, 0.01)}
+BOTH = {"gravity": purerl.Uniform(8, 12), "masspole": purerl.Normal(0.1, 0.01), "length": purerl.Scale(0.8, 1.2)}
 
 
 def test_distributions_survive_json():
@@ -39,6 +39,7 @@ def test_numbers_of_distributions_can_be_swept():
         ({1: purerl.Uniform(1, 2)}, "must be a dict"),
         ({"g": (1, 2)}, "g: must be purerl.Uniform"),
         ({"g": purerl.Uniform(2, 1)}, "g: needs low < high"),
+        ({"g": purerl.Scale(2, 1)}, "g: needs least < most"),
         ({"g": purerl.Normal(1, -1)}, "g: needs a std of at least 0"),
         ({"g": purerl.Uniform(1, np.inf)}, "g: needs finite numbers"),
         ({"g": purerl.Uniform("a", 2)}, "g: needs finite numbers"),

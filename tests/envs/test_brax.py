@@ -41,6 +41,24 @@ def test_brax_parameters_that_nothing_reads_warn():
 
 
 @pytest.mark.slow
+def test_masses_of_the_mjx_backend_are_scaled_in_a_trace():
+    installed("brax/")
+    randomize = {"body_mass": purerl.Scale(0.5, 2)}
+    made = lambda: make_env("brax/inverted_pendulum", (("backend", "mjx"),), {}, info=("body_mass",), randomize=randomize)
+    states, _ = jax.eval_shape(lambda: made().reset(jax.random.split(KEY, 4)))
+    assert states.params["body_mass"].shape == (4,)
+
+
+@pytest.mark.slow
+def test_swimmer_has_a_backend_that_simulates_it():
+    """brax 0.14.2 cannot step it: JAX has removed an argument that its simulation of fluids uses."""
+    installed("brax/")
+    from purerl.envs.brax import make
+
+    assert make("swimmer", ()).params.nu == 2
+
+
+@pytest.mark.slow
 def test_brax_falls_terminate_and_time_limits_truncate():
     installed("brax/")
     env = make_env("brax/inverted_pendulum", (("episode_length", 40),), {})

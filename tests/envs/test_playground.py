@@ -1,5 +1,6 @@
 """Privileged observations of MuJoCo Playground, and its implementations of physics."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -8,6 +9,8 @@ from purerl import PPOConfig
 from purerl.envs import make_env
 
 pytestmark = pytest.mark.usefixtures("ranks")
+
+KEY = jax.random.key(0)
 
 
 @pytest.mark.slow
@@ -29,8 +32,20 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
         def step(self, state, action):
             return state.replace(reward=action.sum())
 
-    assert purerl.make_train(PPOConfig(), env=adapted(Robot())).cfg.critic_obs == "privileged_state"
+    assert purerl.make_train(PPOConfig(), env=adapted(Robot(), None)).cfg.critic_obs == "privileged_state"
     assert make_env("playground/CartpoleBalance", (), {}).critic_obs == ""
+
+
+@pytest.mark.slow
+def test_masses_of_a_model_are_scaled():
+    """The same force moves heavy carts less."""
+    pytest.importorskip("mujoco_playground")
+    randomize = {"body_mass": purerl.Scale(0.5, 2)}
+    env = make_env("playground/CartpoleBalance", (), {}, info=("body_mass",), randomize=randomize)
+    state, obs = jax.jit(env.reset)(jax.random.split(KEY, 8))
+    after = jax.jit(env.step)(jax.random.split(KEY, (2, 8)), state, jnp.ones((8, 1)))
+    gains = (after.obs - obs)[:, 3][jnp.argsort(after.info["body_mass"])]  # of the cart's speed
+    assert (jnp.diff(gains) < 0).all()
 
 
 def test_warp_is_refused_since_its_environments_share_arrays():

@@ -1,5 +1,6 @@
 """Parameters that each episode draws: their distribution, the dynamics they set, and evaluations at fixed values."""
 
+import dataclasses
 import functools
 
 import gymnax
@@ -133,6 +134,54 @@ def test_dynamics_use_the_drawn_parameters():
 
     wanted = jax.vmap(expected)(keys, state.env_state, state.params, action)
     np.testing.assert_allclose(after.obs, wanted, rtol=1e-6)
+
+
+@struct.dataclass
+class Weights:
+    w: np.ndarray = dataclasses.field(default_factory=lambda: np.array([1, 2, 4], np.float32))
+    count: int = 3
+
+
+def environments_that_show_weights(overrides):
+    shown = jnp.asarray(overrides.get("w", Weights().w))
+
+    class Shows:
+        action_space = purerl.Discrete(2)
+
+        def reset(self, key):
+            return shown, shown
+
+        def step(self, key, state, action):
+            return shown, shown, jnp.float32(0), False, False, {}
+
+    return purerl.wrap_env(Shows(), max_steps=5)
+
+
+@pytest.mark.parametrize("overrides", [{}, {"w": 3.0}])
+def test_factor_scales_all_numbers_of_an_array(overrides):
+    env = with_randomized(environments_that_show_weights, Weights(), overrides, {"w": purerl.Scale(0.5, 2)})
+    state, obs = env.reset(jax.random.split(KEY, 100))
+    after = env.step(jax.random.split(KEY, (2, 100)), state, jnp.zeros(100, jnp.int32))
+    factors = after.info["w"]
+    np.testing.assert_allclose(obs, factors[:, None] * Weights().w[None], rtol=1e-6)
+    np.testing.assert_array_equal(obs, after.obs)
+    if overrides:
+        np.testing.assert_array_equal(factors, 3)
+    else:
+        assert 0.5 <= factors.min() < 0.6 < 1.9 < factors.max() < 2
+
+
+@pytest.mark.parametrize(
+    ("overrides", "randomize", "hint"),
+    [
+        ({"w": np.ones(3, np.float32)}, {"w": purerl.Scale(0.5, 2)}, "must be one number, since randomize scales"),
+        ({}, {"w": purerl.Uniform(0.5, 2)}, r"is an array in the environment; use purerl\.Scale"),
+        ({}, {"count": purerl.Scale(0.5, 2)}, "is not a float in the environment"),
+    ],
+)
+def test_arrays_are_only_scaled_and_by_one_number(overrides, randomize, hint):
+    with pytest.raises(purerl.ConfigError, match=hint):
+        with_randomized(environments_that_show_weights, Weights(), overrides, randomize)
 
 
 def test_two_parameters_are_drawn_independently():
