@@ -13,7 +13,7 @@ Most kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`
 | rollout rows and loop state | one array per leaf | one packed array | less than half the kernels of a step |
 | values of feed-forward networks | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
 | policy and value of equal shape | separate | batched products | 8 kernels fewer per minibatch; a tenth slower on a CPU |
-| dense layers, if `kernels="fused"` | separate | one kernel forward, one backward, on a GPU | 15 kernels per minibatch, not 30 |
+| dense layers, if `kernels="fused"` | separate | one kernel forward, one backward, on a GPU | 13 kernels per minibatch, not 30 |
 | means of a loss, norms of gradients | one reduction each | one reduction for all | 5 kernels fewer per minibatch |
 | gradient of a narrow head | one column after the other | one product | 3 kernels fewer per minibatch |
 | convolutions | products of patches | cuDNN | 1/45 of the time of XLA's convolution on a CPU; a quarter less memory on a GPU |

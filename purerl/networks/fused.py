@@ -2,7 +2,7 @@
 
 XLA computes two hidden layers and their gradient with some twenty GPU kernels, each of which reads and writes activations
 `[N, width]`. The kernels of `fused_kernels.py` read inputs and write outputs, and compute activations again for the gradient. In
-an update of 65,536 CartPoles x 32 steps, compiled for an H100, a minibatch has 16 kernels instead of 37, which move 0.4 kB for
+an update of 65,536 CartPoles x 32 steps, compiled for an H100, a minibatch has 14 kernels instead of 36, which move 0.4 kB for
 each batch row instead of 12 kB (`tests/benchmarks/programs.md`). The time on a GPU has not been measured yet.
 
 This module checks which layers can be fused, and packs their parameters. It imports Pallas only to compute fused layers.
