@@ -140,7 +140,8 @@ class Train:
             num_episodes: number of episodes, played in parallel; at least 1.
             deterministic: take the mode of the policy instead of a random action.
             max_steps: fixed number of steps in each environment; the environment's time limit if None.
-            env_params: overrides of the environment's parameters, applied after the config's `env_params`.
+            env_params: overrides of the environment's parameters, applied after the config's `env_params`; the factor of a
+              parameter that `randomize` scales.
             training_levels: with `num_levels`, begin episodes in the training levels instead of other levels.
             env: another environment to play in: an id, or an object that `make_train` accepts, such as a game against another
               opponent. Its spaces must be those of the training environment. The config's `env_params` and `randomize` do not

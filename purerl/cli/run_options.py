@@ -8,7 +8,7 @@ Environment:
       overrides of a preset or file stay.
     randomize: Parameters of the environment that each episode samples, names and distributions: --randomize gravity 8:12 for
       all numbers between 8 and 12, --randomize gravity normal:9.8:0.5 for a mean and a standard deviation, --randomize body_mass
-      scale:0.8:1.2 for a factor of all numbers of an array. The other parameters of a preset or file stay.
+      scale:0.8:1.2 for a factor of a float or of all numbers of an array. The other parameters of a preset or file stay.
 
 Rollout:
     total_timesteps: Environment steps over all environments, rounded up to whole updates: 500000, 5e5, 500k or 0.5M.

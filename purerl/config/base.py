@@ -54,8 +54,8 @@ class OnPolicyConfig(Config, Batches):
           pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
         env_kwargs: Arguments of the environment's constructor, as pairs (name, value): `(("size", 12),)` for DeepSea-bsuite.
         env_params: New values of environment parameters: `{"max_steps_in_episode": 200}`. The values can be swept.
-        randomize: Distributions of parameters of gymnax, brax and Playground: `purerl.Uniform(low, high)`, `purerl.Normal(mean,
-          std)`, or for arrays `purerl.Scale(least, most)`. `env_params` of evaluations take precedence. `info` can name them.
+        randomize: Distributions of parameters of gymnax, brax and Playground: `Uniform(low, high)`, `Normal(mean, std)`, or
+          `Scale(least, most)` for arrays. An evaluation's own `env_params` take precedence. `info` can name the parameters.
         randomize_each: Parameters are sampled for each `episode`, or once for each `environment`, in evaluations too.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the entry that the suite defines; for a custom environment, the entry named "action_mask", if there is one.

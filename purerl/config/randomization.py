@@ -52,9 +52,10 @@ class Normal(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """A factor of all numbers of a parameter, which may be an array; uniform between two bounds, which can be swept.
+    """A factor that multiplies a parameter: a float, or all numbers of an array.
 
-    `info`, and the `env_params` of an evaluation, have the factor, not the array.
+    The factor is uniform between two bounds. The bounds are leaves, which can be swept. `info` reports the factor, and the
+    `env_params` of an evaluation set the factor.
 
     Example:
         >>> purerl.PPOConfig(env="playground/CheetahRun", randomize={"body_mass": purerl.Scale(0.8, 1.2)}).randomize

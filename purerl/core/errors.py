@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
+LISTED = 60  # maximum number of names in a hint
+
 
 class Problem(NamedTuple):
     """A problem with one field of a config: the field, its value, and a hint about what would work.
@@ -94,11 +96,13 @@ def warn(text: str) -> None:
 def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
     """Return a hint with the names most similar to `name`.
 
-    If no name is similar, return `otherwise`. If `otherwise` is empty too, return a hint with all names.
+    If no name is similar, return `otherwise`. If `otherwise` is empty too, return a hint with all names, or the first of many.
     """
     names = list(names)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise or f"choose from {', '.join(names)}"
+    if close := difflib.get_close_matches(name, names, n=3, cutoff=0.6):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return otherwise or f"choose from {', '.join(names[:LISTED])}{more}"
 
 
 def would_work(values: Iterable[Any]) -> str:

@@ -5,7 +5,8 @@ and its return is bootstrapped from the value of its last observation. `done` of
 
 `env_kwargs` can contain `episode_length` (by default 1000 steps of brax, as in brax's training) and `action_repeat` (by default
 1; repeats stop when the episode ends). All other entries are constructor arguments; `backend` is `spring` by default, except for
-swimmer. `env_params` override numbers and arrays of the environment's `System`, such as `ang_damping` and `geom_friction`.
+swimmer. `env_params` override numbers of the environment's `System`, such as `ang_damping`. `randomize` also scales arrays, such
+as `geom_friction`.
 """
 
 import copy

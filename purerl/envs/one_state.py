@@ -75,6 +75,6 @@ def one_state(env: Any, episode_length: int, action_repeat: int, render: Callabl
         except Exception as error:  # a missing OpenGL library may raise any error
             raise ConfigError([Problem("env", type(env), opengl_hint(error))]) from error
 
-    with jax.ensure_compile_time_eval():  # brax multiplies arrays
+    with jax.ensure_compile_time_eval():  # brax computes `dt` with jax.numpy, and a trace would make it a tracer
         seconds = float(env.dt) * action_repeat
     return wrapped._replace(draw=drawing(images, seconds))

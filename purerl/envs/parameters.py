@@ -153,13 +153,14 @@ def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
 def not_floats(params: Any, randomize: dict[str, Any]) -> dict[str, str]:
     """Return a hint for each name that is not a float scalar among the parameters, nor an array of floats that is scaled."""
     fields = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
+    floats = [name for name in fields if (kind := _kind(params, name)) is not None and jnp.issubdtype(kind, jnp.floating)]
     hints = {}
     for name, distribution in randomize.items():
         if name not in fields:
-            hints[name] = f"no such parameter; {nearest(name, fields)}" if fields else "the environment has no parameters"
+            hints[name] = f"no such parameter; {nearest(name, floats)}" if fields else "the environment has no parameters"
         elif name in LIMITS:
             hints[name] = "is a time limit, which all episodes share; it cannot be randomized"
-        elif (kind := _kind(params, name)) is None or not jnp.issubdtype(kind, jnp.floating):
+        elif name not in floats:
             hints[name] = "is not a float in the environment, and cannot be randomized"
         elif np.shape(getattr(params, name)) and not isinstance(distribution, Scale):
             hints[name] = "is an array in the environment; use purerl.Scale(least, most)"
@@ -173,6 +174,8 @@ def _misfit(params: Any, name: str, value: Any) -> str | None:
     shape = np.shape(getattr(params, name))
     if not isinstance(value, jax.Array) and np.asarray(value).dtype.kind not in "biuf":
         return "must be a number" if not shape else "must be an array of numbers"
+    if shape and isinstance(value, list | tuple):  # a saved config would have an array, which stands for a batch of configs
+        return "is an array in the environment; pass an object with all parameters as make_train(env_params=...)"
     if np.shape(value) != shape:
         sweep = f'must be a single number; for a sweep, use jax.vmap(lambda x: cfg.replace(env_params={{"{name}": x}}))(values)'
         return f"must have the shape {list(shape)}" if shape else sweep

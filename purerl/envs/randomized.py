@@ -11,7 +11,7 @@ from jax.core import Tracer
 from purerl.config.randomization import Distribution, Scale
 from purerl.core.auto_reset import AutoReset, restart
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, is_number, raise_if_any, warn
 from purerl.core.keys import named_key
 from purerl.core.types import PyTree
 from purerl.envs.parameters import not_floats
@@ -29,9 +29,6 @@ class Randomized(NamedTuple):
     params: dict[str, jax.Array]
 
 
-FACTOR = "must be one number, since randomize scales this parameter; give the factor"
-
-
 def with_randomized(
     adapt: Callable[[dict[str, Any]], Environment],
     params: Any,
@@ -44,19 +41,20 @@ def with_randomized(
     Args:
         adapt: maps a dict of parameter values, numbers or tracers, to the environment.
         params: the environment's parameter object.
-        overrides: fixed values of parameters; they replace sampled values, and sampled factors if `randomize` has a `Scale`.
+        overrides: fixed values of parameters, which replace sampled values; of a parameter with a `Scale`, the factor.
         randomize: the distribution of each randomized parameter.
         once: sample only in the first reset of an environment; its later episodes have the same parameters.
 
     Raises:
         ConfigError: a name is not a float parameter of the environment, or the environment resets itself.
     """
-    scaled = {name: x for name, x in randomize.items() if isinstance(x, Scale)}
+    scaled = {name for name, x in randomize.items() if isinstance(x, Scale)}
     raise_if_any([Problem("randomize", {name: randomize[name]}, hint) for name, hint in not_floats(params, randomize).items()])
-    wrong = [Problem("env_params", {name: x}, FACTOR) for name, x in overrides.items() if name in scaled and np.ndim(x)]
-    raise_if_any(wrong)
-    whole = lambda name, x: jnp.float32(getattr(params, name)) * x if name in scaled else x
-    made = lambda values: adapt({name: whole(name, x) for name, x in values.items()})
+    wrong = {name: x for name, x in overrides.items() if name in scaled and not _is_factor(x)}
+    hint = "must be one finite number: randomize scales this parameter, so give the factor"
+    raise_if_any([Problem("env_params", {name: x}, hint) for name, x in wrong.items()])
+    value = lambda name, x: getattr(params, name) * x if name in scaled else x
+    made = lambda values: adapt({name: value(name, x) for name, x in values.items()})
     base = made(overrides)
     if not isinstance(base.step, AutoReset):
         hint = "needs an environment that purerl resets, but this environment resets itself; sample the parameters in its reset"
@@ -100,6 +98,13 @@ def with_randomized(
         info=(*base.info, *randomize),
         draw=base.draw and _draw_inner(base.draw),
     )
+
+
+def _is_factor(x: Any) -> bool:
+    """Return True for one finite number, or a traced one."""
+    if isinstance(x, Tracer):
+        return x.ndim == 0
+    return (is_number(x) or isinstance(x, np.ndarray | jax.Array)) and np.ndim(x) == 0 and bool(np.isfinite(x))
 
 
 def _draw_inner(draw: Callable) -> Callable:

@@ -68,9 +68,10 @@ class FusedLayers(struct.PyTreeNode):
 
     Attributes:
         first: the first layers, stacked, if XLA computes them; None if they are fused.
-        params: the parameters of all networks in one vector, `[1, size]`, in the order of `jax.tree.leaves`. Optimizers keep
-          parameters in vectors of this order, so that XLA copies neither the parameters nor their gradient.
-        sizes: the input size of the fused layers, then the width of each fused layer; for the last, that of the widest.
+        params: the parameters of all networks, without those in `first`, in one vector, `[1, size]`, in the order of
+          `jax.tree.leaves`. Optimizers keep parameters in vectors of this order, so that without `first`, XLA copies neither the
+          parameters nor their gradient.
+        sizes: the input size of the fused layers, then the width of each fused layer; of the last layers, the largest width.
         places: the places of the fused layers of each network.
         linear: True if the last layer is a head, without an activation.
     """
@@ -83,14 +84,15 @@ class FusedLayers(struct.PyTreeNode):
 
 
 def pack_layers(groups: Sequence[PyTree]) -> FusedLayers:
-    """Pack the layers of networks with equal hidden widths, from the parameter groups that `layers_of` describes."""
+    """Pack the layers of parameter groups (see `layers_of`) with equal hidden widths."""
     hidden, first, linear = layers_of({"torso": groups[0]["torso"]}), None, "head" in groups[0]
     if apart := not fuses_first_layer(hidden[0]["kernel"].shape[0], [layer["bias"].size for layer in hidden]):
         first = jax.tree.map(lambda *xs: jnp.stack(xs), *(group["torso"][FIRST] for group in groups))
-        groups = [group | {"torso": {k: layer for k, layer in group["torso"].items() if k != FIRST}} for group in groups]
+        groups = [{**group, "torso": {k: layer for k, layer in group["torso"].items() if k != FIRST}} for group in groups]
     leaves, structure = jax.tree.flatten(list(groups))
     starts = list(itertools.accumulate((x.size for x in leaves), initial=0))[:-1]
-    pairs = [zip(*map(layers_of, pair), strict=True) for pair in zip(groups, structure.unflatten(starts), strict=True)]
+    positions = structure.unflatten(starts)
+    pairs = [zip(layers_of(x), layers_of(at), strict=True) for x, at in zip(groups, positions, strict=True)]
     places = tuple(tuple(Place(at["kernel"], at["bias"], layer["bias"].size) for layer, at in layers) for layers in pairs)
     read = {position for network in places for place in network for position in (place.kernel, place.bias)}
     # The kernels compute no gradients of other parameters, such as the standard deviation.
@@ -100,6 +102,7 @@ def pack_layers(groups: Sequence[PyTree]) -> FusedLayers:
         *(max(place.width for place in alike) for alike in zip(*places, strict=True)),
     )
     # The barrier also holds for the gradient. Without it, XLA moves the new axis into the gradients of layers, and copies these.
+    # If XLA computes the first layers, the gradient is copied anyway, and the barrier would cost two GPU kernels.
     params = jnp.concatenate(parts) if apart else jax.lax.optimization_barrier(jnp.concatenate(parts))
     return FusedLayers(first, params[None], sizes, places, linear)
 

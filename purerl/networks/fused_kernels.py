@@ -175,6 +175,7 @@ def _backward_kernel(chain: Chain, x: Any, params: Any, gradient: Any, sums: Any
     # A single tile's gradients are stored one by one, so that fewer registers are in use.
     found = of_tile(0) if tiles == 1 else jax.lax.fori_loop(1, tiles, add, list(of_tile(0)))
     to = lambda at: sums.at[layers.index, program, at]
+    # `strict` runs the generator of a single tile to its end, where the tile's gradient of the inputs is stored.
     for i, gradients in zip(range(last, -1, -1), found, strict=True):
         place = layers.places[i]
         if chain.by_column and i == last:
@@ -202,7 +203,7 @@ class _Layers(NamedTuple):
 
 
 def _layers(chain: Chain, params: Any, n: Any) -> _Layers:
-    """Return the layers of the network with index n, which only the device knows."""
+    """Return the layers of the network with index n. Only the device knows the index."""
     count = len(chain.places)
     is_at = [(n % count == k).astype(jnp.int32) for k in range(count)]
     chosen = lambda *xs: xs[0] + sum((x - xs[0]) * is_at[k] for k, x in enumerate(xs) if x != xs[0])

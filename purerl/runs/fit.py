@@ -154,7 +154,8 @@ def fit(
         eval_episodes: number of episodes per run in an evaluation.
         eval_deterministic: take the mode of the policy instead of a random action.
         eval_max_steps: number of steps in each environment; None for the environment's time limit.
-        eval_env_params: overrides of the environment's parameters in evaluations.
+        eval_env_params: overrides of the environment's parameters in evaluations; the factor of a parameter that `randomize`
+          scales.
         best_by: the evaluation column whose highest value marks the best state of each run; for an entry of `episode_info` or
           `info`, a name such as "episode_info/success". A run with evaluations must be resumed with the same column.
         render_every: save an animation of the first run at evaluations after multiples of `render_every * eval_every` updates,

@@ -37,8 +37,10 @@ def task_of(record: dict[str, Any], config: int | None = None, evaluated: dict[s
     params = {name: _number(x, config) for name, x in values.get("env_params", {}).items()}
     params |= {name: _number(x, None) for name, x in evaluated.get("env_params", {}).items()}
     parts = {f"env_kwargs.{name}": x if isinstance(x, str) else json.dumps(x) for name, x in sorted(values.get("env_kwargs", []))}
-    parts |= {f"env_params.{name}": x for name, x in sorted(params.items())}
-    drawn = {name: x for name, x in values.get("randomize", {}).items() if name not in params}
+    distributions = values.get("randomize", {})
+    path = lambda name: f"randomize.{name}.factor" if "least" in distributions.get(name, {}) else f"env_params.{name}"
+    parts |= {path(name): x for name, x in sorted(params.items())}
+    drawn = {name: x for name, x in distributions.items() if name not in params}
     parts |= {f"randomize.{name}.{end}": _number(x, config) for name, ends in sorted(drawn.items()) for end, x in ends.items()}
     parts |= {"randomize_each": "environment"} if drawn and values.get("randomize_each") == "environment" else {}
     parts |= {"num_levels": str(values["num_levels"])} if values.get("num_levels") else {}

@@ -37,6 +37,7 @@ def test_messages_count_problems_and_stay_short():
 def test_hints_propose_values_that_would_work():
     assert nearest("num_evns", ["num_envs", "lr"]) == "did you mean 'num_envs'?"
     assert nearest("x", ["num_envs", "lr"]) == "choose from num_envs, lr"
+    assert nearest("x", [f"field{i}" for i in range(100)]).endswith("field59 and 40 more")
     assert nearest("x", ["num_envs"], "none") == "none"
     assert (would_work([4, 8]), would_work([])) == ("; 4 or 8 would work", "")
 

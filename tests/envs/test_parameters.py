@@ -4,9 +4,11 @@ import gymnax
 import jax
 import numpy as np
 import pytest
+from flax import struct
 
 import purerl
 from purerl import PPOConfig
+from purerl.envs.parameters import overridden
 from tests.helpers.tiny import CFG
 
 
@@ -17,6 +19,18 @@ def test_lists_and_invalid_swept_values_of_a_parameter_are_refused():
     sweep = jax.vmap(lambda x: PPOConfig(env_params={"max_steps_in_episode": x}))(np.array([5, 0]))
     with pytest.raises(purerl.ConfigError, match=r"max_steps_in_episode.*must be between 1 and"):
         purerl.fit(sweep)
+
+
+@struct.dataclass
+class Weights:
+    w: np.ndarray
+
+
+def test_lists_for_an_array_of_parameters_are_refused():
+    weights = Weights(np.ones(2, np.float32))
+    with pytest.raises(purerl.ConfigError, match="is an array in the environment; pass an object"):
+        overridden(weights, {"w": [2.0, 2.0]})
+    np.testing.assert_array_equal(overridden(weights, {"w": np.full(2, 2.0)}).w, 2)
 
 
 def test_parameters_that_do_not_follow_those_they_are_made_of_warn():

@@ -174,7 +174,9 @@ def test_factor_scales_all_numbers_of_an_array(overrides):
 @pytest.mark.parametrize(
     ("overrides", "randomize", "hint"),
     [
-        ({"w": np.ones(3, np.float32)}, {"w": purerl.Scale(0.5, 2)}, "must be one number, since randomize scales"),
+        ({"w": np.ones(3, np.float32)}, {"w": purerl.Scale(0.5, 2)}, "must be one finite number: randomize scales"),
+        ({"w": "a"}, {"w": purerl.Scale(0.5, 2)}, "'a'.*must be one finite number"),
+        ({"w": np.nan}, {"w": purerl.Scale(0.5, 2)}, "nan.*must be one finite number"),
         ({}, {"w": purerl.Uniform(0.5, 2)}, r"is an array in the environment; use purerl\.Scale"),
         ({}, {"count": purerl.Scale(0.5, 2)}, "is not a float in the environment"),
     ],

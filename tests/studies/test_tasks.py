@@ -43,6 +43,10 @@ def test_task_name_includes_all_arguments_of_the_environment():
     evaluated = {"env_params": {"g": 3.0}, "max_steps": 40}
     assert task_of(record(), None, evaluated).name == "CartPole-v1 (env_params.g = 3, eval_max_steps = 40)"
     own = lambda **env: task_of(record() | {"objects": {"env": {"is": "my.Env", **env}}})
+    drawn = record(randomize={"g": purerl.Scale(0.5, 2)})
+    assert task_of(drawn).name == "CartPole-v1 (randomize.g.least = 0.5, randomize.g.most = 2)"
+    factor = task_of(drawn, None, {"env_params": {"g": 3.0}})
+    assert factor.name == "CartPole-v1 (randomize.g.factor = 3)"  # another task than that of the value 3
     short, long, other = (
         own(max_steps="5", actions="Discrete n=2"),
         own(max_steps="50", actions="Discrete n=2"),
