@@ -244,7 +244,8 @@ def environments_table(rows):
     lines = ["| suite | environments checked | without problems | last checked | others |", "|---|--:|--:|---|---|"]
     for suite in sorted({row["suite"] for row in rows.values()}):
         own = {name.partition("/")[2]: row for name, row in rows.items() if row["suite"] == suite}
-        wrong = {name: row["problems"][0] for name, row in own.items() if row["problems"]}
+        without_id = lambda problem: re.sub(r"^env = '[^']*': ", "", problem)
+        wrong = {name: without_id(row["problems"][0]) for name, row in own.items() if row["problems"]}
         texts = {text: [name for name, found in wrong.items() if found == text] for text in wrong.values()}
         others = "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
         date = max(row["passed"] for row in own.values())
