@@ -2,9 +2,10 @@
 
 In Playground, a training wrapper sets the time limit; here, `purerl.wrap_env` does, from the `episode_length` in the
 environment's config. `done` of the unwrapped environment marks a terminal state. `env_kwargs` override entries of the config,
-such as `episode_length`, `action_repeat` and `impl`; `impl` is `jax` by default, and cannot be `warp`. Only the value network
-receives the observation entry `privileged_state`. `randomize` scales arrays of the robot's model, such as `body_mass` and
-`geom_friction`, but not what an environment computed from the model when it was made.
+such as `episode_length`, `action_repeat` and `impl`. `impl` is `jax` by default; for MuJoCo Warp, `warp`, the entry
+`naconmax` limits the number of contacts of all environments and seeds together. Only the value network receives the observation
+entry `privileged_state`. `randomize` scales arrays of the robot's model, such as `body_mass` and `geom_friction`, but not what an
+environment computed from the model when it was made.
 
 On GPUs that round the inputs of matrix products to TF32, Playground's authors recommend full float32 precision: the
 config field `matmul_precision="highest"`.
@@ -15,6 +16,8 @@ import copy
 import io
 from typing import Any
 
+import jax
+
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.envs.importing import importing_mujoco
@@ -22,6 +25,8 @@ from purerl.envs.one_state import one_state
 from purerl.envs.parameters import Made, constructing
 
 with importing_mujoco():
+    from mujoco.mjx.warp import WARP_INSTALLED
+    from mujoco.mjx.warp.types import DATA_NON_VMAP
     from mujoco_playground import dm_control_suite, registry
     from mujoco_playground._src import mjx_env
 
@@ -33,10 +38,11 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """Return the environment of this name; its parameters are the model that MJX simulates.
 
     Raises:
-        ConfigError: the name is unknown, the robot's model is not installed, or an override is invalid (`impl` cannot be `warp`).
+        ConfigError: the name is unknown, the robot's model or Warp is not installed, or an override is invalid.
     """
-    if dict(env_kwargs).get("impl") == "warp":
-        hint = "keeps the contacts of all environments in shared arrays, so that single environments cannot be reset; use 'jax'"
+    warps = dict(env_kwargs).get("impl") == "warp"
+    if warps and not WARP_INSTALLED:
+        hint = "needs the package warp-lang; run pip install warp-lang, or use 'jax'"
         raise ConfigError([Problem("env_kwargs", {"impl": "warp"}, hint)])
     with constructing(f"playground/{name}", env_kwargs, registry.ALL_ENVS):
         if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():
@@ -44,14 +50,49 @@ def make(name: str, env_kwargs: tuple) -> Made:
             raise ConfigError([Problem("env", f"playground/{name}", hint)])
         kwargs = {"impl": "jax"} if "impl" in registry.get_default_config(name) else {}
         env = registry.load(name, config_overrides=kwargs | dict(env_kwargs))
-    return Made(lambda model: adapted(env, model), env.mjx_model)
+        simulation = jax.jit(env.reset)(jax.random.key(0)).data._impl if warps else None
+    return Made(lambda model: adapted(env, model, simulation), env.mjx_model)
 
 
-def adapted(env: Any, model: Any) -> Environment:
-    """Return a Playground environment that simulates a model of MJX as a `purerl.Environment`."""
+class WithoutSharedArrays:
+    """A Playground environment that Warp simulates, without the arrays that all environments of a batch share.
+
+    Warp keeps the contacts of a batch in arrays without an axis of environments, so that no single environment could be reset.
+    Each step computes contacts anew, so states need not keep these arrays.
+
+    Args:
+        env: the environment.
+        simulation: Warp's part of any state, from which a step takes the shared arrays.
+    """
+
+    def __init__(self, env: Any, simulation: Any):
+        self.action_size, self.dt, self._env, self._simulation = env.action_size, env.dt, env, simulation
+
+    def reset(self, key: jax.Array) -> Any:
+        return self._kept(self._env.reset(key))
+
+    def step(self, state: Any, action: jax.Array) -> Any:
+        simulation = self._simulation.replace(**state.data._impl)
+        return self._kept(self._env.step(state.replace(data=state.data.replace(_impl=simulation)), action))
+
+    def _kept(self, state: Any) -> Any:
+        names = [field.name for field in self._simulation.fields() if field.name not in DATA_NON_VMAP]
+        own = {name: getattr(state.data._impl, name) for name in names}
+        return state.replace(data=state.data.replace(_impl=own))
+
+
+def adapted(env: Any, model: Any, simulation: Any = None) -> Environment:
+    """Return a Playground environment as a `purerl.Environment`.
+
+    Args:
+        env: the environment.
+        model: the model that MJX simulates.
+        simulation: Warp's part of any state; None if Warp does not simulate the environment.
+    """
     env, config = copy.copy(env), env._config
     env._mjx_model = model
-    made = one_state(env, config.episode_length, config.get("action_repeat", 1), lambda states: _rendered(env, states))
+    simulated = env if simulation is None else WithoutSharedArrays(env, simulation)
+    made = one_state(simulated, config.episode_length, config.get("action_repeat", 1), lambda states: _rendered(env, states))
     entries = made.observation_space if isinstance(made.observation_space, dict) else {}
     return made._replace(critic_obs=PRIVILEGED if PRIVILEGED in entries else "")
 

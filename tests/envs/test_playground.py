@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import purerl
@@ -48,7 +49,37 @@ def test_masses_of_a_model_are_scaled():
     assert (jnp.diff(gains) < 0).all()
 
 
-def test_warp_is_refused_since_its_environments_share_arrays():
+def test_warp_that_is_not_installed_is_named(monkeypatch):
     pytest.importorskip("mujoco_playground")
-    with pytest.raises(purerl.ConfigError, match=r"impl.*contacts of all environments in shared arrays.*use 'jax'"):
+    monkeypatch.setattr("purerl.envs.playground.WARP_INSTALLED", False)
+    with pytest.raises(purerl.ConfigError, match=r"impl.*needs the package warp-lang; run pip install"):
         purerl.make_train(PPOConfig(env="playground/CartpoleBalance", env_kwargs=(("impl", "warp"),)))
+
+
+@pytest.mark.slow
+def test_warp_simulates_single_resets_and_seeds_in_one_vmap():
+    """Warp keeps contacts of all environments in shared arrays, which no state may keep."""
+    pytest.importorskip("mujoco_playground")
+    from mujoco_playground import registry
+
+    kwargs = {"impl": "warp", "episode_length": 40}
+    env = make_env("playground/HopperHop", tuple(kwargs.items()), {})
+    actions = jax.random.uniform(KEY, (50, 3, *env.action_space.shape), minval=-1, maxval=1)
+
+    def rollout(keys):
+        def step(state, action):
+            after = env.step(jax.random.split(KEY, (2, 3)), state, action)
+            return after.env_state, (after.next_obs, after.truncated)
+
+        return jax.lax.scan(step, env.reset(keys)[0], actions)[1]
+
+    keys = jax.random.split(KEY, (2, 3))
+    obs, ended = jax.jit(jax.vmap(rollout))(keys)
+    assert ended[:, 39].all()
+    assert ended.sum() == 2 * 3
+    alone = registry.load("HopperHop", config_overrides=kwargs)
+    state, step = jax.jit(jax.vmap(alone.reset))(keys[1]), jax.jit(jax.vmap(alone.step))
+    for i in range(40):
+        state = step(state, actions[i])
+        np.testing.assert_array_equal(state.obs, obs[1, i])
+    assert state.data._impl.nacon[0] > 0
