@@ -247,10 +247,10 @@ def published():
     """Return the names of presets with published settings that were not run on two cores or a GPU."""
     from purerl.config.presets import presets
 
-    run = {"brax/ant", "brax/inverted_pendulum", "brax/reacher", *(f"playground/{name}" for name in ON_TWO_CORES)}
-    return [name for name in presets() if name.startswith(("brax/", "playground/")) and name not in run] + [
-        "craftax/Craftax-Symbolic-v1"
-    ]
+    run = {"brax/ant", "brax/inverted_pendulum", "brax/reacher", "pgx/minatar-breakout"}
+    run |= {f"playground/{name}" for name in ON_TWO_CORES}
+    suites = ("brax/", "craftax/Craftax-Symbolic", "pgx/", "playground/")
+    return [name for name in presets() if name.startswith(suites) and name not in run]
 
 
 def commands(parts, small, purejaxrl, peer):
