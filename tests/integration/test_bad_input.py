@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl import ConfigError, Normal, PPOConfig, RNDConfig, Uniform
+from purerl import ConfigError, Normal, PPOConfig, RNDConfig, Scale, Uniform
 from tests.helpers import bad_input
 from tests.helpers.bad_input import ACCEPTED, KEY, REFUSED, WARNED, outcome
 from tests.helpers.probes import Varied
@@ -125,10 +125,11 @@ BOUNDARY = {
     str: ["", "gae", "none", "tanh", "linear", "CartPole-v1", 1, None],
     tuple: [(), (1,), (0,), (1.0,), ((),), (8, 8), [8], None, "8"],
     dict: [{}, {"max_steps_in_episode": 8}, {"max_steps_in_episode": -1}, {"x": 1}, {"max_steps_in_episode": "8"}, None, ()],
-    dict[str, Uniform | Normal]: [
+    dict[str, Uniform | Normal | Scale]: [
         {},
         {"gravity": Uniform(8, 12)},
         {"gravity": Uniform(2, 1)},
+        {"gravity": Scale(0.8, 1.2)},
         {"x": Normal(0, 1)},
         {"x": 1},
         None,
