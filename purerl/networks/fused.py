@@ -97,10 +97,8 @@ def pack_layers(groups: Sequence[PyTree]) -> FusedLayers:
     read = {position for network in places for place in network for position in (place.kernel, place.bias)}
     # The kernels compute no gradients of other parameters, such as the standard deviation.
     parts = [(x if start in read else jax.lax.stop_gradient(x)).ravel() for start, x in zip(starts, leaves, strict=True)]
-    sizes = (
-        layers_of(groups[0])[0]["kernel"].shape[0],
-        *(max(place.width for place in alike) for alike in zip(*places, strict=True)),
-    )
+    inputs = layers_of(groups[0])[0]["kernel"].shape[0]
+    sizes = inputs, *(max(place.width for place in alike) for alike in zip(*places, strict=True))
     # The barrier also holds for the gradient. Without it, XLA moves the new axis into the gradients of layers, and copies these.
     # If XLA computes the first layers, the gradient is copied anyway, and the barrier would cost two GPU kernels.
     params = jnp.concatenate(parts) if apart else jax.lax.optimization_barrier(jnp.concatenate(parts))
