@@ -20,17 +20,19 @@ def score(
     env: Any = None,
     before: OnPolicyConfig | None = None,
     *,
+    memory: Any = None,
     success: bool = False,
     training_levels: bool = False,
 ) -> np.ndarray:
     """Train each seed and score its final parameters: the mean return of 128 fresh episodes with sampled actions. `[seeds]`.
 
+    `env`, `memory`: replace those of the config.
     `before`: a config that is trained first; the training then begins with its parameters and statistics.
     `success`: score the share of episodes with a positive return, in place of the mean return.
     `training_levels`: score episodes in the training levels of a config with `num_levels`.
     """
     purerl.use_cores()
-    train = purerl.make_train(cfg, env=env)
+    train = purerl.make_train(cfg, env=env, memory=memory)
     first = purerl.make_train(before, env=env) if before else None
     returns = _returns(lambda key: _one(train, key, first, training_levels), _keys(seeds))
     return (returns > 0).mean(-1) if success else returns.mean(-1)

@@ -40,8 +40,15 @@ def scores_of(case, cfg, seeds, purejaxrl):
         from tests.benchmarks import studies_purejaxrl
 
         return studies_purejaxrl.last_returns(purejaxrl, cfg, seeds)
-    fresh = lambda: score(cfg, seeds, case.env, case.before, success=case.success, training_levels=case.training_levels)
-    return last_returns(cfg, seeds) if case.last else fresh()
+    if case.last:
+        return last_returns(cfg, seeds)
+    how = {name: getattr(case, name) for name in ("memory", "success", "training_levels")}
+    return score(cfg, seeds, case.env, case.before, **how)
+
+
+def objects_of(case):
+    """Return the arguments of `make_train` that replace an environment or a memory of the config."""
+    return {name: x for name in ("env", "memory") if (x := getattr(case, name)) is not None}
 
 
 def chosen(case, purejaxrl):
@@ -64,9 +71,9 @@ def chosen(case, purejaxrl):
 def tuned(case):
     """Return the config that `purerl.tune` finds for a case, and the values and the score of each trial."""
     ranges = {name: values for name, values in default_ranges(case.cfg).items() if isinstance(values, purerl.Range)}
-    ranges |= case.ranges
+    ranges = {name: x for name, x in (ranges | case.ranges).items() if name not in case.fixed}
     options = {"num_seeds": len(TUNING_SEEDS), "seed": FIRST_SEED_OF_TRIALS, "finalists": 2, "final_seeds": 1}
-    options |= {} if case.env is None else {"env": case.env}
+    options |= objects_of(case)
     steps = case.cfg.total_timesteps
     cfg = case.cfg.replace(total_timesteps=case.tuning_steps or steps)
     found = purerl.tune(cfg, ranges, trials=case.trials, at_once=min(case.trials, 8), **options)
@@ -82,7 +89,8 @@ def run(name, only, purejaxrl, record):
         cfg, tried = chosen(case, purejaxrl) if case.grid else tuned(case) if case.trials else (case.cfg, [])
         if case.like:
             found = type(cfg).from_json(json.dumps(recording.load("studies.json")[name][case.like]["config"]))
-            cfg = found.replace(env=cfg.env, total_timesteps=cfg.total_timesteps)
+            sizes = ("env", "env_params", "total_timesteps", "num_envs", "num_steps")
+            cfg = found.replace(**{name: getattr(cfg, name) for name in sizes})
         scores = scores_of(case, cfg, case.seeds, purejaxrl).tolist()
         row = {
             "algorithm": "purejaxrl" if case.purejaxrl else algorithm_of(cfg),
@@ -102,7 +110,8 @@ def measure(name, only, record):
     cases, rows, key = STUDIES[name](), recording.load("studies.json")[name], jax.random.key(0)
     labels = [label for label, case in cases.items() if case.timed and only in label and label in rows]
     configs = [type(cases[label].cfg).from_json(json.dumps(rows[label]["config"])) for label in labels]
-    runs = [jax.jit(purerl.make_train(cfg)).lower(key).compile() for cfg in configs]
+    trains = [purerl.make_train(cfg, **objects_of(cases[label])) for label, cfg in zip(labels, configs, strict=True)]
+    runs = [jax.jit(train).lower(key).compile() for train in trains]
     times = np.array([[_seconds(run, key) for run in runs] for _ in range(5)])
     for label, median in zip(labels, np.median(times, axis=0).tolist(), strict=True):
         rows[label] |= {"seconds of a run": median, "timed": recording.circumstances(f"studies {name} --seconds")}

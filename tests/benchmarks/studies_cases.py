@@ -12,9 +12,11 @@ class Case(NamedTuple):
 
     cfg: the config.
     env: an environment that replaces the config's.
+    memory: a recurrent module that replaces the config's.
     grid: a dict from a field, or a tuple of fields, to values that are tried on the tuning seeds.
     trials: the number of trials of `purerl.tune`, for learning rate, entropy bonus, `gamma` and `gae_lambda`; 0: no tuning.
-    ranges: ranges of further fields for the trials.
+    ranges: ranges of further fields for the trials, or other ranges of the same fields.
+    fixed: fields that are not tuned.
     tuning_steps: steps of each trial; 0: as many as in the config.
     like: the name of the case in the same study whose hyperparameters are used.
     before: a config that is trained first; the training of `cfg` then begins with its parameters and statistics.
@@ -28,9 +30,11 @@ class Case(NamedTuple):
 
     cfg: Any
     env: Any = None
+    memory: Any = None
     grid: dict[str, tuple] | None = None
     trials: int = 0
     ranges: dict[str, purerl.Range] = {}
+    fixed: tuple[str, ...] = ()
     tuning_steps: int = 0
     like: str = ""
     before: Any = None
@@ -98,21 +102,44 @@ def long_chains():
 
 
 def remembering():
-    """Build cases of cards and marks, with training sequences shorter and longer than what must be remembered."""
-    from tests.benchmarks.remembering import Counting, RepeatPrevious  # starts JAX; `use_cores` must run first
+    """Build cases of memories with about 21,000 parameters each, with training sequences longer and shorter than the task needs.
 
-    cfg = CHAIN.replace(num_envs=32, num_minibatches=4, lr=2e-3, hidden=(64,), memory_size=64, arch="shared", gae_lambda=0.95)
+    Each memory is tuned on the longer sequences of 128 steps, except the chain of 300, which has the hyperparameters of the chain
+    of 100 and sequences of 512 steps. GTrXL, which is slow, is only tried on sequences of 128 steps.
+    """
+    from tests.benchmarks.memories import S5, GatedTransformer, ManyScales  # starts JAX; `use_cores` must run first
+    from tests.benchmarks.remembering import Counting, RepeatPrevious
+
+    cfg = CHAIN.replace(num_minibatches=4, hidden=(64,), arch="shared", total_timesteps=1_000_000, memory="none")
+    chain = {"memory_length": 100, "max_steps_in_episode": 200}
     tasks = {
-        "RepeatPrevious of 32": purerl.wrap_env(RepeatPrevious(32, 128)),
-        "marks in 100 steps": purerl.wrap_env(Counting(100)),
+        "MemoryChain of 100": (cfg.replace(env_params=chain), None, 32),
+        "RepeatPrevious of 32": (cfg, purerl.wrap_env(RepeatPrevious(32, 128)), 16),
+        "marks in 100 steps": (cfg, purerl.wrap_env(Counting(100)), 16),
     }
-    memories = {"LRU": "lru", "minimal GRU": "min_gru", "GRU": "gru", "no memory": "none"}
+    memories = {
+        "LRU": {"memory": "lru", "memory_size": 64},
+        "minimal GRU": {"memory": "min_gru", "memory_size": 160},
+        "GRU": {"memory": "gru", "memory_size": 56},
+        "S5": S5(64, 80),
+        "minimal GRU of 1,000 steps": ManyScales(160, 1000.0),
+        "GTrXL": GatedTransformer(32, 4, 128),
+        "no memory": {},
+    }
+    ranges = {"lr": purerl.Range(5e-4, 1e-2, log=True), "ent_coef": purerl.Range(0.01, 0.1, log=True)}
+    ranges |= {"gae_lambda": purerl.Range(0.0, 0.99)}
+    tuning = {"trials": 8, "ranges": ranges, "fixed": ("gamma",), "tuning_steps": 500_000}
     cases = {}
-    for (task, env), num_steps, (name, memory) in itertools.product(tasks.items(), (16, 128), memories.items()):
-        if memory == "none" and num_steps == 16:
-            continue
-        sizes = {"num_steps": num_steps, "num_envs": 32 * 128 // num_steps, "total_timesteps": 1_000_000}
-        cases[f"{task}, sequences of {num_steps}: {name}"] = Case(cfg.replace(memory=memory, **sizes), env=env)
+    for (task, (cfg, env, short)), (name, memory) in itertools.product(tasks.items(), memories.items()):
+        cfg, own = (cfg.replace(**memory), None) if isinstance(memory, dict) else (cfg, memory)
+        sequences = lambda steps, cfg=cfg: cfg.replace(num_steps=steps, num_envs=32 * 128 // steps)
+        label = f"{task}: {name}"
+        cases[label] = Case(sequences(128), env, memory=own, timed=task == "RepeatPrevious of 32", **tuning)
+        if name not in ("GTrXL", "no memory"):
+            cases[f"{label}, sequences of {short}"] = Case(sequences(short), env, memory=own, like=label)
+        if task == "MemoryChain of 100" and name not in ("GTrXL", "no memory"):
+            longer = cfg.replace(env_params={"memory_length": 300, "max_steps_in_episode": 600}, total_timesteps=4_000_000)
+            cases[f"MemoryChain of 300: {name}"] = Case(longer.replace(num_envs=32, num_steps=512), memory=own, like=label)
     return cases
 
 
