@@ -39,7 +39,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         "numbers": numbers_of(train.given, train.env),
         "action_unit": train.action_unit,
         "x64": bool(jax.config.values["jax_enable_x64"]),
-        "versions": versions(),
+        "versions": versions(train.cfg.env),
     }
 
 
@@ -82,17 +82,23 @@ def begin_anew(path: Any, differences: list[str]) -> str:
 def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
     """Return texts that say why a resumed run may differ from an uninterrupted run."""
     found, (then, now) = [], (config_of(record, cls) for record in (saved, current))
-    schedules = [name for name in ("lr_schedule", "clip_schedule", "ent_schedule") if getattr(now, name) == "linear"]
-    schedules += ["lr_schedule"] if now.lr_schedule == "polynomial" and not now.decay_steps else []
-    schedules = [name for name in schedules if name not in current["objects"]]
+    schedules = schedules_over_training(current["config"], current["objects"])
     if then.total_timesteps != now.total_timesteps and schedules:
         text = f"was {then.total_timesteps:,}; the schedules that depend on it ({', '.join(schedules)}) jump at this update"
         found.append(f"total_timesteps = {now.total_timesteps:,}: {text}")
     found += other_numbers(saved.get("numbers", {}), current["numbers"])
     layout = lambda record: {"runs per device": record["share"], "devices per run": record.get("devices_per_run", 1)}
     saved, current = ({**record["versions"], **layout(record)} for record in (saved, current))
-    changed = [f"{name} {saved.get(name)} before, {current[name]} now" for name in current if saved.get(name) != current[name]]
+    known = [name for name in current if name in saved]
+    changed = [f"{name} {saved[name]} before, {current[name]} now" for name in known if saved[name] != current[name]]
     return found + ([f"the resumed run may not be bit-identical: {'; '.join(changed)}"] if changed else [])
+
+
+def schedules_over_training(config: dict[str, Any], objects: dict[str, Any]) -> list[str]:
+    """Return the schedules of a saved config that depend on `total_timesteps`. `objects`: the descriptions of custom objects."""
+    names = [name for name in ("lr_schedule", "clip_schedule", "ent_schedule") if config.get(name) == "linear"]
+    names += ["lr_schedule"] if config.get("lr_schedule") == "polynomial" and not config["decay_steps"] else []
+    return [name for name in names if name not in objects]
 
 
 def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -> OnPolicyConfig:

@@ -16,6 +16,7 @@ from purerl.runs.analysis.statistics import interpolated, interval, iqm, number_
 from purerl.runs.directory import PLAN
 from purerl.runs.evaluations import is_current
 from purerl.runs.fit import FitResult
+from purerl.runs.identity import schedules_over_training
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record, saved_updates
@@ -37,8 +38,8 @@ class Scored(NamedTuple):
         scores: `[seeds]`.
         steps: `[points]` environment steps of one seed, counted from the first update.
         curve: `[seeds, points]` mean returns after these steps, NaN if no episode ended.
-        settings: the algorithm, the hyperparameters and custom objects of the directory, and whether it began with the
-          parameters of another run, as JSON.
+        settings: the algorithm, the hyperparameters and custom objects of the directory, whether it began with the parameters
+          of another run, and `total_timesteps` if a schedule depends on it, as JSON.
         evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
           environment differed from that of training; None for scores of training.
         numbers: the numbers in the objects that the user passed, by path.
@@ -150,8 +151,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
 
     Args:
         directory: directory of the runs.
-        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the curve, where
-          each point counts with the steps since the point before.
+        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the curve.
         episodes: `training` or `evaluation`.
 
     Raises:
@@ -162,19 +162,23 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     lines = curves_in(directory, metrics, header, "episode_return" if episodes == "training" else "evaluation/episode_return")
     steps, values = lines[0].steps - header.first_step, np.concatenate([line.values for line in lines], dtype=np.float64)
     pairs, differ, per_update = header.runs, header.configs, header.steps // header.every
-    final = values[:, -1] if episodes == "evaluation" else over_the_last(metrics, "episode_return", LAST)
-    if episodes == "evaluation":
-        if score == "final" and not is_current(steps // per_update, record["updates"]):
+    is_evaluated = episodes == "evaluation"
+    final = values[:, -1] if is_evaluated else over_the_last(metrics, "episode_return", LAST)
+    if is_evaluated:
+        if not is_current(steps // per_update, record["updates"]):
             warn(f"{directory}: the last evaluation was after {steps[-1] // per_update:,} of {record['updates']:,} updates")
     elif score == "final" and header.every > 1 and np.shape(metrics["episode_return"].count)[-1] * LAST < 1:
         warn(f"{directory}: with metrics_every={header.every}, scores are from more than the last tenth of training")
-    scores = final if score == "final" else _mean_of_curve(values, steps)
+    scores = final if score == "final" else _mean_of_curve(values, steps, is_evaluated)
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
-    is_early = record["updates"] * per_update < record["config"]["total_timesteps"]
-    if score == "final" and is_early and record.get("stopped_by") == STOPPED:
+    trained, wanted = record["updates"] * per_update, record["config"]["total_timesteps"]
+    is_early = trained < wanted
+    if is_early and record.get("stopped_by") != STOPPED:
+        warn(f"{directory}: only {trained:,} of {wanted:,} steps have been trained")
+    elif is_early and score == "final":
         warn(f"{directory}: a high score ended the run (stop_when), so its final score is biased upwards")
     finite, found = record.get("finite") or [True] * len(pairs), []
-    evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None
+    evaluated = record.get("evaluated") or {} if is_evaluated else None
     for config in dict.fromkeys(config for config, _ in pairs):
         every = [i for i, (other, _) in enumerate(pairs) if other == config]
         places, label = [i for i in every if finite[i]], labels[config or 0] if labels else ""
@@ -186,18 +190,23 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             algorithm, config = record["algorithm"], {k: x for k, x in record["config"].items() if k not in RECORDING}
             objects = {name: x for name, x in record["objects"].items() if name not in ("env", "env_params")}
             is_warm, numbers = bool(record.get("init_from")), record.get("numbers", {})
-            settings = json.dumps([algorithm, config, objects, is_warm], sort_keys=True)
+            total = wanted if schedules_over_training(record["config"], objects) else None
+            settings = json.dumps([algorithm, config, objects, is_warm, total], sort_keys=True)
             rows = (scores[places], steps, values[places])
             found.append(Scored(label, algorithm, task, seeds, *rows, settings, evaluated, numbers, is_warm))
     return found
 
 
-def _mean_of_curve(values: np.ndarray, steps: np.ndarray) -> np.ndarray:
-    """Return the mean of each row, weighted by the steps before each point; NaN if all values are NaN.
+def _mean_of_curve(values: np.ndarray, steps: np.ndarray, is_evaluated: bool) -> np.ndarray:
+    """Return the mean of each row over the steps; NaN if all values are NaN.
 
-    Points without a value are interpolated. Without them, good agents would lose: their late episodes are long, and few end.
+    A value of training is the mean since the point before. Between evaluations, the curve is linear. Points without a value are
+    interpolated. Without them, good agents would lose: their late episodes are long, and few end.
     """
-    return np.average(interpolated(values, steps, steps), axis=1, weights=np.diff(steps, prepend=0))
+    known = interpolated(values, steps, steps)
+    if not is_evaluated:
+        return np.average(known, axis=1, weights=np.diff(steps, prepend=0))
+    return np.trapezoid(known, steps) / (steps[-1] - steps[0]) if len(steps) > 1 else known[:, 0]
 
 
 def _without_task(label: str) -> str:

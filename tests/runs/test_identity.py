@@ -1,9 +1,11 @@
 """Comparison of a resumed run with the saved one."""
 
+import gymnasium
 import numpy as np
 import pytest
 
 from purerl.runs.identity import differences, identity
+from purerl.runs.storage.objects import versions
 from tests.helpers.interrupted import fitted
 from tests.helpers.tiny import CFG, tiny
 
@@ -40,3 +42,9 @@ def test_extending_a_run_does_not_warn_if_its_schedule_has_fixed_length(tmp_path
     fixed = {"cfg": CFG.replace(lr_schedule="polynomial", decay_steps=100), "directory": tmp_path / "fixed"}
     fitted(updates=2, **fixed)
     fitted(updates=4, **fixed)  # a warning would be an error here
+
+
+def test_versions_include_the_packages_of_the_suite():
+    assert {"jax", "gymnax"} <= versions("CartPole-v1").keys()
+    assert "gymnasium" not in versions("CartPole-v1")
+    assert versions("gymnasium/CartPole-v1")["gymnasium"] == gymnasium.__version__

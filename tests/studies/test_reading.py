@@ -6,6 +6,7 @@ import pytest
 import purerl
 from purerl.core.metrics import LAST, over_the_last
 from purerl.studies.reading import _mean_of_curve, final_returns, has_current_evaluation, runs_below, scored
+from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.tiny import CFG
 
 CARTPOLE = CFG.replace(env="CartPole-v1", lr_schedule="constant")
@@ -27,14 +28,37 @@ def test_old_evaluations_are_not_final_scores(tmp_path):
     table = purerl.fit(long.replace(total_timesteps=64 * 40), eval_every=30, **options).evaluations
     assert table["update"].tolist() == [0, 4, 30, 40]
     (one,) = scored(tmp_path, "auc", "evaluation")
-    np.testing.assert_allclose(one.scores, np.average(table["episode_return"], axis=0, weights=[0, 4, 26, 10]), rtol=1e-6)
+    np.testing.assert_allclose(one.scores, np.trapezoid(table["episode_return"].T, table["update"]) / 40, rtol=1e-6)
 
 
 def test_curves_are_interpolated_where_no_episode_ended():
     """Both seeds return t after t steps; most updates of the second one end no episode."""
     steps = np.arange(1.0, 11)
     values = np.stack([steps, np.where(np.isin(steps, [1, 2, 10]), steps, np.nan), np.full(10, np.nan)])
-    np.testing.assert_allclose(_mean_of_curve(values, steps), [5.5, 5.5, np.nan])
+    np.testing.assert_allclose(_mean_of_curve(values, steps, False), [5.5, 5.5, np.nan])
+
+
+@pytest.mark.parametrize("count", [2, 3, 101])
+def test_mean_of_evaluations_is_independent_of_their_number(count):
+    line = np.linspace(0, 1, count)
+    np.testing.assert_allclose(_mean_of_curve(line[None], 640 * line, True), [0.5])
+    np.testing.assert_allclose(_mean_of_curve(line[None, :1], np.zeros(1), True), [0])
+
+
+def test_unfinished_runs_are_named_and_not_mixed_with_runs_of_another_total(tmp_path):
+    stopped(tmp_path / "a", 4)
+    fitted(updates=4, directory=tmp_path / "b", seed=1)
+    with pytest.warns(UserWarning, match="a: only 256 of 640 steps have been trained"):
+        purerl.compare([tmp_path / "a"])
+    with pytest.warns(UserWarning, match="only 256"), pytest.raises(purerl.ConfigError, match="different hyperparameters"):
+        purerl.compare({"both": [tmp_path / "a", tmp_path / "b"]})
+
+
+def test_entries_that_were_evaluated_at_other_steps_are_named(tmp_path):
+    for every in (1, 2):
+        fitted(updates=2, directory=tmp_path / str(every), eval_every=every, eval_episodes=2)
+    found = purerl.compare([tmp_path / "1", tmp_path / "2"], score="auc", episodes="evaluation")
+    assert found.unequal == "Entries were evaluated after different numbers of steps."
 
 
 def test_programs_of_a_sweep_are_ranked_by_evaluations_at_the_end_of_training():

@@ -17,6 +17,11 @@ from purerl.core.environment import Environment
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
 
 PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
+OF_SUITES = {  # packages of suites that do not have the name of the suite alone
+    "brax": ("brax", "mujoco-mjx"),
+    "gymnasium": ("gymnasium", "mujoco", "ale-py"),
+    "playground": ("playground", "mujoco", "mujoco-mjx", "warp-lang"),
+}
 FLAGS = ("config_class", "algorithm", "env")  # objects that a command can import
 
 
@@ -118,10 +123,13 @@ def _value(x: Any) -> str:
     return f"{x.dtype}{list(x.shape)} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"
 
 
-def versions() -> dict[str, str]:
-    """Return the versions and JAX settings that affect a run's exact numbers. Checkpoints record but do not require them."""
-    found = {}
-    for name in PACKAGES:
+def versions(env_id: str) -> dict[str, str]:
+    """Return the versions and JAX settings that affect a run's exact numbers. Checkpoints record but do not require them.
+
+    env_id: id of the environment, whose suite is included.
+    """
+    found, (suite, slash, _) = {}, env_id.partition("/")
+    for name in (*PACKAGES, *(OF_SUITES.get(suite, (suite,)) if slash else ())):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
