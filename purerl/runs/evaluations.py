@@ -22,17 +22,18 @@ class Evaluations:
         path: path of the journal; None keeps the table only in memory.
         updates: finished updates of the resumed run; 0 for a new run. Later rows and damaged rows of the journal are dropped.
         runs: number of runs.
-        expected: number of rows that the journal should contain up to `updates`; a warning reports missing rows.
+        expected: number of rows that the journal should contain up to `updates`; a warning reports missing rows. Further rows are
+          of a call that was killed before its first checkpoint, and are dropped. None if the number is unknown.
 
     Raises:
         CheckpointError: the journal cannot be read.
     """
 
-    def __init__(self, path: pathlib.Path | None, updates: int, runs: int, expected: int = 0):
+    def __init__(self, path: pathlib.Path | None, updates: int, runs: int, expected: int | None = None):
         self._runs = runs
         found = read_journal(path) if path is not None and updates else []
-        self._rows = [row for row in found if row is not None and row["update"] <= updates]
-        lost = max(expected - len(self._rows), found.count(None))
+        self._rows = [row for row in found if row is not None and row["update"] <= updates][:expected]
+        lost = max((expected or 0) - len(self._rows), found.count(None))
         if lost and path is not None:
             warn(f"{path}: {lost} evaluations are damaged or missing, and are skipped")
         self._journal = AppendOnlyFile(path, b"".join(map(to_line, self._rows)))
@@ -83,6 +84,7 @@ class Best:
 
     Unless a save fails, all best states are saved before each checkpoint. So if a run is killed between an evaluation and the
     save of its best states, the resumed run repeats the evaluation, and compares its scores with those of the saved best states.
+    Best states from after the checkpoint are kept, unless `total_timesteps` has changed: the run would not reach them again.
 
     Args:
         store: store of the checkpoint.
@@ -90,18 +92,31 @@ class Best:
         runs: number of runs.
         by: name of the evaluation column that contains the scores; None if this run is not evaluated.
         wanted: dtypes and shapes of a state, from `arrays.describe`, for a resumed run. Saved best states are then restored,
-          unless they are damaged or have other dtypes or shapes. None, for a new run, removes saved best states.
+          unless they are damaged or have other dtypes or shapes. None removes saved best states, for a new run, and for a run
+          whose checkpoint has no evaluations: a call that was killed before its first checkpoint left them.
+        after: finished updates of a run whose `total_timesteps` has changed: later best states are removed; None keeps all.
 
     Raises:
         CheckpointMismatch: the saved best states were chosen by another column.
     """
 
-    def __init__(self, store: Store, record: dict[str, Any], runs: int, by: str | None, wanted: dict[str, str] | None = None):
+    def __init__(
+        self,
+        store: Store,
+        record: dict[str, Any],
+        runs: int,
+        by: str | None,
+        wanted: dict[str, str] | None = None,
+        after: int | None = None,
+    ):
         self._store, self._record, self._by = store, record, by
         self._arrays, self._leaves, self._behind = {}, wanted or {}, False
         self._updates, self._scores = np.zeros(runs, int), np.full(runs, -math.inf)
+        if after is not None and store.clear(after):
+            hint = "are removed, since a run of other total_timesteps does not reach them"
+            warn(f"{store.directory}: the best states after update {after}, where the run resumes, {hint}")
         if wanted is None:
-            store.clear()  # left by a run that was killed before its first checkpoint
+            store.clear()
         elif saved := share(store.newest_like(wanted)):
             best = saved.record["best"]
             before = best.get("by", COLUMNS[0])

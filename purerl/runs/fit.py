@@ -18,6 +18,7 @@ from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Directory, run_directory
+from purerl.runs.evaluations import is_current
 from purerl.runs.identity import identity
 from purerl.runs.logging.console import LiveLine
 from purerl.runs.logging.progress import Progress
@@ -67,7 +68,9 @@ class FitResult(NamedTuple):
         if len(self.evaluations["update"]):
             share = self.evaluations["finished"][-1].mean()
             cut = "" if share == 1 else f" ({share:.0%} of episodes finished)"
-            lines += [f"return of the last evaluation: {_spread(self.evaluations['episode_return'][-1])}{cut}"]
+            at, done = self.evaluations["update"][-1], self.progress.updates
+            old = "" if is_current(self.evaluations["update"], done) else f" (after {at:,} of {done:,} updates)"
+            lines += [f"return of the last evaluation: {_spread(self.evaluations['episode_return'][-1])}{cut}{old}"]
         stopped = self.stopped_by and not self.progress.is_finished
         lines += [f"stopped by {getattr(self.stopped_by, 'name', self.stopped_by)}"] if stopped else []
         return "\n".join(lines)

@@ -68,6 +68,7 @@ class Session:
         begins_from = None
         if saved is None and options.init_from is not None:
             begins_from = newest_readable(absolute(options.init_from) / "checkpoints")  # before anything is compiled
+            check_layout(begins_from, trainer.pairs, options.init_from)
         record = {} if saved is None else saved.record
         self._first_step = last_step(begins_from) if begins_from and options.continue_steps else record.get("first_step", 0)
         layout = trainer.pairs, trainer.differ, trainer.devices_per_run
@@ -88,7 +89,6 @@ class Session:
         if saved is not None:
             self._resume(saved, template)
         elif begins_from is not None:
-            check_layout(begins_from, trainer.pairs, options.init_from)
             unit, groups = trainer.train.action_unit, tuple(options.init_groups)
             warn_of_other_networks(begins_from, home.identity, options.init_from, groups)
             self.state = trainer.restart(warm_start(self.state, begins_from, options.init_from, unit, groups))
@@ -96,15 +96,16 @@ class Session:
         self._saved_updates = self.updates
         by_first(lambda: self.curves.begin(self.updates))
         self._stopping = Stopping(options.stop_when, (options.eval_every, options.stop_every), row, saved)
-        expected = record.get("evaluations", 0)
+        expected = record.get("evaluations")
         begin = lambda: Evaluations(home.file("evaluations.jsonl"), self.updates, len(trainer.labels), expected)
         found = by_first(begin)  # the first process alone has a file, and may fail to read it
         self.evaluations = begin() if found is None else found
         self.report = Reports(options.recorders, self._progress())
         by = options.best_by if options.eval_every else None
-        self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)
         total = lambda record: record["config"]["total_timesteps"]
         self._has_new_total = saved is not None and total(record) != total(home.identity)
+        best = described if saved and expected != 0 else None, self.updates if self._has_new_total else None
+        self.best = Best(home.best, home.identity, len(trainer.labels), by, *best)
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]

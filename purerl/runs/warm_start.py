@@ -24,7 +24,7 @@ def last_step(saved: Checkpoint) -> int:
 
 
 def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], directory: Any) -> None:
-    """Raise a ConfigError if runs start from several runs with other numbers of configs or seeds.
+    """Raise a ConfigError if runs start from several runs with other numbers of configs or seeds, or from a diverged run.
 
     Args:
         saved: checkpoint of the runs to start from.
@@ -38,6 +38,10 @@ def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], dir
         text = lambda configs: f"{len(set(configs))} config(s) with {len(configs) // len(set(configs))} seed(s)"
         hint = f"has runs of {text(there)}, but this call has {text(here)}; start from one run, or from as many configs and seeds"
         raise ConfigError([Problem("init_from", str(directory), hint)])
+    for name, x in saved.arrays.items():
+        if name.startswith(WARM) and x.dtype.kind == "f" and not np.isfinite(x).all():
+            hint = f"has a run that has diverged: {name} is not finite; start from another run"
+            raise ConfigError([Problem("init_from", str(directory), hint)])
 
 
 def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory: Any, groups: tuple[str, ...] = ()) -> None:
@@ -45,10 +49,15 @@ def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory:
     has_policy = not groups or any(group.partition("/")[0] == "policy" for group in groups)
     is_other = lambda part, name: saved.record[part].get(name) != record[part].get(name)
     changed = [f"{name}= was another" for name in ("network", "torso", "memory") if is_other("objects", name)]
-    for name, arguments in (("activation", {"network", "torso"}), ("action_distribution", {"network"}), ("std", {"network"})):
-        is_copied = name == "activation" or (has_policy and name in saved.record["config"])
-        if is_copied and is_other("config", name) and not arguments & record["objects"].keys():
-            changed.append(f"{name} was {saved.record['config'].get(name)!r}")
+    of_policy = ("action_distribution", "std", "log_std_min", "log_std_max")
+    fields = [("activation", {"network", "torso"}), *((name, {"network"}) for name in of_policy if has_policy)]
+    fields += [("obs_clip", set())] if record["config"]["normalize_obs"] else []
+    for name, arguments in fields:
+        if name in saved.record["config"] and is_other("config", name) and not arguments & record["objects"].keys():
+            changed.append(f"{name} was {saved.record['config'][name]!r}")
+    before, parts = saved.record.get("numbers", {}), ("network.", "torso.", "memory.")
+    numbers = {name: before.get(name, x) for name, x in record["numbers"].items() if name.startswith(parts)}
+    changed += [f"{name} was {x}" for name, x in numbers.items() if x != record["numbers"][name]]
     if changed:
         warn(f"init_from = {str(directory)!r}: {', '.join(changed)}, so that the copied networks compute something else here")
 

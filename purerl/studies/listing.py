@@ -9,7 +9,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
-from purerl.runs.evaluations import read_evaluations
+from purerl.runs.evaluations import is_current, read_evaluations
 from purerl.runs.run import num_runs
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
@@ -28,8 +28,8 @@ class Listed(NamedTuple):
         runs: number of runs side by side, over seeds and configs.
         steps: finished environment steps of one run.
         total_steps: requested environment steps of one run.
-        best: highest mean return of any run, on any task: in an evaluation, or, without evaluations, in the last tenth of
-          training; NaN if unknown.
+        best: highest mean return of any run, on any task: in an evaluation, or, without a current evaluation, in the last tenth
+          of training; NaN if unknown.
         state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or the reason why the run cannot be read.
         size: bytes of all files.
     """
@@ -69,16 +69,20 @@ def _listed(directory: pathlib.Path) -> Listed:
     steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
     ended = "finished" if steps >= total else STOPPED if record.get("stopped_by") == STOPPED else "stopped"
     state = "running" if running and ended == "stopped" else ended
-    best = _best(directory, record.get("finite") or [True] * runs)
+    best = _best(directory, record.get("finite") or [True] * runs, record["updates"])
     return Listed(directory, record["algorithm"], task_of(record).name, runs, steps, total, best, state, size)
 
 
-def _best(directory: pathlib.Path, finite: list[bool]) -> float:
-    """Return the highest mean return of any run that did not diverge; NaN if no return is known."""
+def _best(directory: pathlib.Path, finite: list[bool], updates: int) -> float:
+    """Return the highest mean return of any run that did not diverge; NaN if no return is known.
+
+    Returns are those of evaluations and, unless an evaluation was in the last tenth of the finished updates, of training.
+    """
     try:
-        table = read_evaluations(directory / "evaluations.jsonl", len(finite))["episode_return"]
-        if not table.size:
-            table = over_the_last(curves.read(directory)[0], "episode_return", LAST)
+        evaluations = read_evaluations(directory / "evaluations.jsonl", len(finite))
+        table = evaluations["episode_return"]
+        if not is_current(evaluations["update"], updates):
+            table = np.concatenate([table, [over_the_last(curves.read(directory)[0], "episode_return", LAST)]])
     except (CheckpointError, KeyError):
         return np.nan
     table = np.where(finite, table, np.nan)

@@ -12,6 +12,7 @@ import PIL.Image
 import pytest
 
 import purerl
+from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.evaluations import COLUMNS
@@ -157,6 +158,47 @@ def test_first_evaluation_of_a_resumed_run_counts_once_if_the_run_is_killed_afte
     fitted(chunk_seconds=1e-9, recorders=(StopAt(4),), **options)
     shutil.rmtree(tmp_path / "checkpoints/4")
     assert fitted(**options).evaluations["update"].tolist() == [3, 4, 8, 10]
+
+
+def killed(directory, checkpoint, updates, **options):
+    """Make the directory of a run that was killed after `updates` updates, and saved its last checkpoint after `checkpoint`."""
+    fitted(directory=directory, eval_every=1, eval_episodes=8, save_every=checkpoint, stop_when=after(updates), **options)
+    shutil.rmtree(directory / f"checkpoints/{updates}")
+
+
+def after(updates):
+    return lambda progress: progress.updates >= updates
+
+
+def test_best_states_after_the_checkpoint_are_kept_for_the_same_run_alone(tmp_path):
+    killed(tmp_path / "a", 4, 7, num_seeds=3)
+    best = purerl.load(tmp_path / "a", best=True, env=Varied()).finished
+    assert max(best) > 4
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    fitted(directory=tmp_path / "a", num_seeds=3)
+    assert purerl.load(tmp_path / "a", best=True, env=Varied()).finished == best
+    with pytest.warns(UserWarning, match="the best states after update 4, where the run resumes, are removed"):
+        fitted(updates=4, directory=tmp_path / "b", num_seeds=3)
+    assert max(purerl.load(tmp_path / "b", best=True, env=Varied()).finished) <= 4
+
+
+def test_evaluations_of_a_call_that_was_killed_before_its_first_checkpoint_are_dropped(tmp_path):
+    stopped(tmp_path, 3)
+    killed(tmp_path, 10, 5)
+    options = {"directory": tmp_path, "eval_every": 4, "eval_episodes": 8}
+    result = fitted(**options, eval_max_steps=1, best_by="episode_length")
+    assert result.evaluations["update"].tolist() == [3, 4, 8, 10]
+    assert (result.evaluations["episode_length"] == 1).all()
+    assert purerl.load(tmp_path, best=True, env=Varied()).finished == (3,)
+
+
+def test_evaluation_that_is_not_current_is_named(tmp_path):
+    fitted(updates=1, directory=tmp_path, eval_every=1, eval_episodes=2, cfg=CFG.replace(lr_schedule="constant"))
+    result = fitted(directory=tmp_path, cfg=CFG.replace(lr_schedule="constant"))
+    assert "(after 1 of 10 updates)" in repr(result)
+    (row,) = listed(tmp_path)
+    returns = result.evaluations["episode_return"].max(), over_the_last(result.metrics, "episode_return", LAST).max()
+    assert row.best == pytest.approx(max(returns))
 
 
 def test_total_that_is_lowered_to_the_finished_updates_is_saved(tmp_path):

@@ -1,7 +1,11 @@
 """Warm starts."""
 
+import functools
+from typing import Any
+
 import jax
 import pytest
+from flax import linen as nn
 
 import purerl
 from purerl.runs.analysis.plots import curves_of
@@ -151,3 +155,34 @@ def test_networks_that_compute_something_else_warn(tmp_path):
     with pytest.warns(UserWarning, match="action_distribution was 'auto', std was 'state', so that the copied networks"):
         fitted(**options, init_from=tmp_path / "b", env=force)
     fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="relu"))
+
+
+def test_diverged_run_is_no_start(tmp_path):
+    train = tiny()
+    state = train.init(KEY)
+    purerl.save(tmp_path, train, state.replace(params=jax.tree.map(lambda x: x * jax.numpy.nan, state.params)))
+    with pytest.raises(purerl.ConfigError, match=r"init_from.*has a run that has diverged: \['state'\].params.* is not finite"):
+        fitted(updates=1, init_from=tmp_path)
+
+
+@pytest.mark.slow
+def test_copied_networks_that_compute_something_else_warn(tmp_path):
+    class Scaled(nn.Module):
+        factor: Any
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.tanh(self.factor(nn.Dense(4)(x)))
+
+    def times(x, scale):
+        return scale * x
+
+    scaled = lambda scale: Scaled(functools.partial(times, scale=scale))
+    plain = CFG.replace(hidden=purerl.PPOConfig().hidden)
+    fitted(updates=1, directory=tmp_path / "a", cfg=plain, torso=scaled(1.0))
+    with pytest.warns(UserWarning, match="torso.factor.scale was 1, so that the copied networks compute something else"):
+        fitted(updates=1, init_from=tmp_path / "a", cfg=plain, torso=scaled(5.0))
+    cfg = CFG.replace(normalize_obs=True)
+    fitted(updates=1, directory=tmp_path / "b", cfg=cfg)
+    with pytest.warns(UserWarning, match="obs_clip was 10"):
+        fitted(updates=1, init_from=tmp_path / "b", cfg=cfg.replace(obs_clip=5.0))
