@@ -12,7 +12,7 @@ import numpy as np
 from purerl.acting.evaluate import Episodes
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem, warn
+from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem, raise_if_any, warn
 from purerl.core.keys import clock_at
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import TrainState
@@ -22,6 +22,7 @@ from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.directory import Directory, absolute, run_directory
 from purerl.runs.identity import config_of, differences, identity, own_class, unit_differences
+from purerl.runs.options import OBJECTS, SEED, wrong_values
 from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, pairs_of, state_at
 from purerl.runs.storage import arrays, checkpoint
@@ -136,6 +137,7 @@ class Run:
             deterministic: take the mode of the policy instead of a random action.
             max_steps, env_params, env: overrides of the time limit, of environment parameters and of the environment.
         """
+        raise_if_any(wrong_values({"seed": seed}, {("seed",): SEED}))
         options = (num_episodes, deterministic, max_steps, env_params, False, env)
         of_run = lambda train, state, key: on_axis(gathered, train.axis)(train.evaluate(state, key, *options))
         evaluate = self.batch.over(of_run, (Train.seed_axes, 0), 0)
@@ -201,6 +203,8 @@ def load(
     named = {name: {"is": qualified_name(x)} for name, x in own.items()}
     if found := object_differences(record["objects"], named, ("config_class",)):
         raise CheckpointMismatch(directory, found)
+    hint = "is not an argument of make_train"
+    raise_if_any([Problem(name, x, hint) for name, x in given.items() if name not in OBJECTS])
     lead, count = _lead(saved), record["num_seeds"]
     if len(lead) > 1:
         raise ConfigError(

@@ -55,7 +55,11 @@ class Stopping:
         """Return True if the rule is due and ends the run. The rule receives `progress` with the metrics since its last call."""
         if self._rule is None or not any(progress.updates % every == 0 for every in self._every) or not is_first():
             return False
-        if self._rule(progress._replace(metrics=self._asked)):
+        found = self._rule(progress._replace(metrics=self._asked))
+        if np.size(found) != 1:
+            hint = f"returned {np.size(found)} values, one for each run; reduce them, for example by .mean() or .all()"
+            raise ConfigError([Problem("stop_when", ..., hint)])
+        if found:
             return True
         self._asked = _nothing(self._row)
         return False
@@ -79,11 +83,11 @@ def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
 def at_return(value: float) -> Rule:
     """Return a rule that ends training once the mean return over all runs is at least `value`.
 
-    The rule uses the latest evaluation. Without evaluations, the rule averages each run's mean return in the training episodes
-    since the rule's last call. If a run has ended no episode since then, training continues.
+    The rule uses the latest evaluation, without the runs that have diverged. Without evaluations, the rule averages each run's
+    mean return in the training episodes since the rule's last call. If a run has ended no episode since then, training continues.
 
     Raises:
-        ConfigError: `value` is not a number.
+        ConfigError: `value` is not a number, or NaN.
 
     Example:
         >>> rule = purerl.at_return(20)
@@ -91,11 +95,14 @@ def at_return(value: float) -> Rule:
         >>> purerl.fit(cfg, stop_when=rule, stop_every=1).stopped_by
         'stop_when'
     """
-    if not is_number(value):
+    if not is_number(value) or np.isnan(value):
         raise ConfigError([Problem("value", value, "must be a number")])
 
     def is_reached(progress: Progress) -> bool:
-        known = progress.evaluation if progress.evaluation is not None else summarize(progress.metrics)
-        return bool(np.mean(known["episode_return"]) >= value)
+        if progress.evaluation is None:
+            return bool(np.mean(summarize(progress.metrics)["episode_return"]) >= value)
+        returns = progress.evaluation["episode_return"]
+        finite = returns[np.isfinite(returns)]
+        return finite.size > 0 and bool(finite.mean() >= value)
 
     return is_reached

@@ -152,3 +152,20 @@ def test_saving_an_earlier_state_beside_a_later_one_warns(tmp_path):
         purerl.save(tmp_path, train, state)
     with pytest.raises(purerl.ConfigError, match=r"updates = 1: cannot be combined with best=True"):
         purerl.load(tmp_path, best=True, updates=1)
+
+
+def test_wrong_arguments_of_loaded_runs_are_named(tmp_path):
+    train = tiny()
+    purerl.save(tmp_path, train, train.init(KEY))
+    run = purerl.load(tmp_path, env=Varied())
+    for call, says in (
+        (lambda: purerl.load(tmp_path, env=Varied(), sede=1), "sede = 1: is not an argument of make_train"),
+        (lambda: run.evaluate(seed="x"), "seed = 'x': must be an int"),
+        (lambda: purerl.render(run.train, run.state, tmp_path / "a.gif", seed=1.5), "seed = 1.5: must be an int"),
+        (lambda: purerl.export(run.train, run.state, platforms="cpu"), "platforms = 'cpu': must be a tuple of cpu, cuda, rocm"),
+        (lambda: purerl.plot([tmp_path], 5), "out = 5: must be a path"),
+        (lambda: purerl.plot([5], "a.png"), "directories = .*must be a list"),
+        (lambda: purerl.plot([tmp_path], "a.png", metric=3), "metric = 3: must be the name of a metric"),
+    ):
+        with pytest.raises(purerl.ConfigError, match=says):
+            call()

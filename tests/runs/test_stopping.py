@@ -156,3 +156,20 @@ def test_evaluations_before_a_resume_are_not_the_newest(tmp_path):
     longer = short.replace(total_timesteps=64 * 4)
     purerl.fit(longer, env=Varied(), directory=tmp_path / "run", stop_when=after(9, seen), stop_every=1)
     assert [evaluation for _, _, evaluation in seen] == [None] * len(seen) != []
+
+
+def test_rule_with_one_answer_for_each_run_is_refused():
+    rule = lambda progress: progress.evaluation["episode_return"] > 0
+    with pytest.raises(purerl.ConfigError, match="stop_when: returned 2 values, one for each run"):
+        fit(num_seeds=2, eval_every=1, eval_episodes=2, stop_when=rule)
+    assert fit(eval_every=1, eval_episodes=2, stop_when=rule).stopped_by == "stop_when"
+
+
+def test_diverged_runs_do_not_disable_at_return():
+    progress = lambda *returns: SimpleNamespace(evaluation={"episode_return": np.array(returns)})
+    rule = purerl.at_return(100)
+    assert rule(progress(500.0, np.nan))
+    assert not rule(progress(50.0, np.nan))
+    assert not rule(progress(np.nan, np.nan))
+    with pytest.raises(purerl.ConfigError, match="value = nan: must be a number"):
+        purerl.at_return(np.nan)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest
+from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest, raise_if_any
 from purerl.core.metrics import Sum, add_up, summarize
 from purerl.runs.analysis import statistics
 from purerl.runs.evaluations import read_evaluations
@@ -137,8 +137,11 @@ def plot(
     """
     from matplotlib.figure import Figure
 
-    if isinstance(directories, str | os.PathLike) or not isinstance(directories, Sequence) or not directories:
+    is_path = lambda x: isinstance(x, str | os.PathLike)
+    if is_path(directories) or not isinstance(directories, Sequence) or not directories or not all(map(is_path, directories)):
         raise ConfigError([Problem("directories", directories, "must be a list of at least one directory")])
+    found = [] if is_path(out) else [Problem("out", out, "must be a path")]
+    raise_if_any(found + ([] if isinstance(metric, str) else [Problem("metric", metric, "must be the name of a metric")]))
     if centre not in CENTRES:
         raise ConfigError([Problem("centre", centre, f"choose from {', '.join(CENTRES)}")])
     figure = Figure(figsize=(7, 4.5), layout="constrained")

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, is_count
+from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.types import TrainState
 from purerl.envs.animation import ffmpeg
 from purerl.envs.host import host_errors
 from purerl.pure import Train
+from purerl.runs.options import SEED, wrong_values
 from purerl.runs.storage.files import write_errors
 
 
@@ -45,6 +46,7 @@ def render(
         >>> run = purerl.load("runs/a").select(seed=0)
         >>> episode_return = purerl.render(run.train, run.state, "agent.gif", max_steps=3)
     """
+    raise_if_any(wrong_values({"seed": seed}, {("seed",): SEED}))
     env, policy = train.env, train.policy(state)
     if (suffix := pathlib.Path(path).suffix) not in (".gif", ".mp4"):
         raise ConfigError([Problem("path", str(path), "must end in .gif or .mp4")])
