@@ -2,11 +2,13 @@
 
 import functools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purerl.acting.bootstrap import one_step
 from purerl.acting.evaluate import Episodes, evaluate
@@ -181,7 +183,8 @@ class Train:
         if env is None:
             return made
         texts = lambda env: {"observations": str(env.observation_space), "actions": str(env.action_space)}
-        here, there = texts(made), texts(self.env)
+        with np.printoptions(threshold=sys.maxsize):  # NumPy would leave out the middle of large bounds
+            here, there = texts(made), texts(self.env)
         hint = "has other {} than the training environment: {}, not {}"
         name = made.name or (env if isinstance(env, str) else type(env).__name__)
         raise_if_any([Problem("env", name, hint.format(x, here[x], there[x])) for x in here if here[x] != there[x]])

@@ -77,6 +77,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
     learning-rate schedule does not apply to the auxiliary phase, which has the config's schedule, starting at `aux_lr`.
     """
     learner, aux_optimizer = Learner(cfg, network, parts), "ppo" if cfg.aux_optimizer == "shared" else "aux"
+    is_curious = parts.rewards.intrinsic is not None
 
     def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> Sequences:
         """Overwrite the rollout from `n_pi` updates ago."""
@@ -101,8 +102,8 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
             before, key, batch = reduce_before({"aux/error_before": mean_of(error_before)}, state.key, batch)
             params, opt_state_after, metrics = run_epochs(phase, state.clock, key, state.params, opt_state, batch)
             # A shared optimizer would move the predictor, which has no gradient here, and forget its moments.
-            is_predictor = lambda path: any(getattr(part, "key", None) == "predictor" for part in path)
-            keep = lambda path, old, new: old if is_predictor(path) else new
+            is_frozen = lambda path: is_curious and any(getattr(part, "key", None) == "predictor" for part in path)
+            keep = lambda path, old, new: old if is_frozen(path) else new
             trained = (params, opt_state_after)
             params, opt_state_after = jax.tree_util.tree_map_with_path(keep, (state.params, opt_state), trained)
             policy, error_after = in_chunks(evaluate(params), batch, width)

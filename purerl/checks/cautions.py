@@ -19,7 +19,7 @@ from purerl.core.auto_reset import has_slow_resets
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, warn
 from purerl.core.masks import INVERTED, LIKELY
-from purerl.core.spaces import Box, bounds_map, entries_of, is_index
+from purerl.core.spaces import Box, Space, bounds_map, entries_of, have_scale, is_index, parts_of
 from purerl.learning.phases import Phase
 from purerl.networks.torsos import without
 
@@ -138,7 +138,23 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
             found.append(Problem("env", ..., f"observations of {space.dtype.name} {hints[space.dtype.name]}"))
         if "torso" not in given and len(space.shape) == 3 and _has_channels_first(*space.shape):
             found.append(Problem("env", ..., f"observations {list(space.shape)} {order}"))
-    return found
+    is_gaussian = "network" not in given and cfg.action_distribution not in ("tanh", "beta")
+    return found + [problem for part in parts_of(env.action_space) if is_gaussian for problem in _actions_out_of_reach(part)]
+
+
+def _actions_out_of_reach(space: Space) -> list[Problem]:
+    """Report an action dimension without a scale in which a Gaussian policy, which begins near 0, reaches few actions."""
+    if not isinstance(space, Box) or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
+        return []
+    low, high = (np.asarray(bound).reshape(-1) for bound in (space.low, space.high))
+    excludes_0 = (low > 0) | (high < 0)
+    is_wide = np.maximum(np.abs(low), np.abs(high)) < 1e30  # larger bounds stand for missing ones
+    lost = ~have_scale(low, high) & (excludes_0 | is_wide)
+    if not lost.any():
+        return []
+    bounds = f"a dimension of the actions lies between {low[lost][0]:g} and {high[lost][0]:g}"
+    begins = "but the policy begins with a mean of about 0 and a standard deviation of exp(log_std_init)"
+    return [Problem("env", ..., f"{bounds}, {begins}; scale and shift actions in the environment's step")]
 
 
 def _has_channels_first(first: int, second: int, third: int) -> bool:

@@ -38,7 +38,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     shapes = jax.tree.map(lambda x: list(x.shape), obs)
     with code_of("network", f"apply(params, carry, obs {shapes}, first {list(first.shape)})"):
         result = jax.eval_shape(network.apply, params, carry, obs, first)
-    if found := _output_problems(result):
+    if found := _output_problems(cfg, result):
         return found
     outputs, carry_after = result
     _warn_of_rounding(outputs)
@@ -219,15 +219,18 @@ def _warn_of_rounding(outputs: Outputs) -> None:
         warn(str(Problem("network", ..., f"{hint}: nn.Dense(1, dtype=jnp.float32)")))
 
 
-def _output_problems(result: Any) -> list[Problem]:
-    """Report a result of `apply` that is not a pair of `Outputs` and a carry."""
+def _output_problems(cfg: OnPolicyConfig, result: Any) -> list[Problem]:
+    """Report a result of `apply` that is not a pair of `Outputs` and a carry, or a policy without a method that is needed."""
     outputs, *rest = result if isinstance(result, tuple) and result else (result,)
     if not isinstance(outputs, Outputs) or len(rest) != 1:
         hint = "apply must return a pair: (purerl.Outputs(policy, value), carry)"
         return [Problem("network", type(result), hint)]
-    if not all(hasattr(outputs.policy, method) for method in ("sample", "log_prob", "noise", "env_action", "entropy")):
+    needed = ["sample", "log_prob", "noise", "env_action", "entropy", "mode", "metrics"]
+    needed += (["kl"] if cfg.measures_kl else []) + (["masked"] if cfg.action_mask else [])
+    needed += ["uniform_sample", "uniform_log_prob"] if cfg.warmup_steps or cfg.rnd is not None else []
+    if missing := [method for method in needed if not hasattr(outputs.policy, method)]:
         hint = "the policy must be a distribution, such as purerl.distributions.Categorical (discrete) or DiagGaussian (Box)"
-        return [Problem("network", outputs.policy, hint)]
+        return [Problem("network", outputs.policy, f"{hint}; it has no method {', '.join(missing)}")]
     if not hasattr(outputs.value, "shape"):
         return [Problem("network", outputs.value, "the value must be an array")]
     return []

@@ -221,15 +221,19 @@ def entries_of(space: Any) -> dict[str, Any]:
 WIDEST = 1e6  # a half width of at least this size stands for a missing bound, not for the scale of an action
 
 
+def have_scale(low: Any, high: Any) -> Any:
+    """Return True for each action dimension whose bounds are a scale: two finite bounds, and a half width below 1e6."""
+    return 0.5 * high - 0.5 * low < WIDEST  # infinite if a bound is
+
+
 def bounds_map(low: np.ndarray | jax.Array, high: np.ndarray | jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return centre and half width of each action dimension: `action = centre + half_width * x` for x from -1 to 1.
 
-    A dimension with an infinite bound, or a half width of at least 1e6, has centre 0 and half width 1, so that `x` is in the
-    environment's unit.
+    A dimension without a scale (see `have_scale`) has centre 0 and half width 1, so that `x` is in the environment's unit.
 
     Args:
         low, high: the bounds, `[...]` float32.
     """
-    is_scale = jnp.isfinite(low) & jnp.isfinite(high) & (0.5 * high - 0.5 * low < WIDEST)
+    is_scale = have_scale(low, high)
     low, high = jnp.where(is_scale, low, -jnp.ones_like(low)), jnp.where(is_scale, high, jnp.ones_like(high))
     return 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low  # halved first: the sum of two bounds may overflow

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.errors import ConfigError, Problem, is_count, is_int, warn
+from purerl.core.errors import ConfigError, Problem, is_count, warn
 from purerl.core.spaces import Box, Discrete, Indices, Mixed, MultiBinary, MultiDiscrete, Space, is_index
 from purerl.core.types import PyTree
 
@@ -44,6 +44,8 @@ def _parts(spaces: dict | tuple | list) -> PyTree:
     """Convert a dict or tuple of action spaces, which may be nested, to spaces of purerl."""
     if not spaces:
         raise ConfigError([Problem("env", spaces, "the action space must have at least one part")])
+    if isinstance(spaces, dict) and len({type(name) for name in spaces}) > 1:
+        raise ConfigError([Problem("env", tuple(spaces), "the names of the parts of an action must all be strings")])
     plain = lambda space: made.parts if isinstance(made := action_space_of(space), Mixed) else made
     return {name: plain(x) for name, x in spaces.items()} if isinstance(spaces, dict) else tuple(map(plain, spaces))
 
@@ -92,7 +94,7 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
 def fits(space: Indices, obs: Any) -> bool:
     """Return True if an observation has the shape and the integer dtype of a declared `Indices` space."""
     alike = tuple(space.shape) == getattr(obs, "shape", None) and np.dtype(space.dtype) == obs.dtype
-    if not (is_int(space.sizes) or isinstance(space.sizes, tuple)):
+    if not all(map(is_count, space.sizes if isinstance(space.sizes, tuple) else (space.sizes,))):
         return False
     last = (len(space.sizes),) if isinstance(space.sizes, tuple) else space.shape[-1:]
     return alike and jnp.issubdtype(obs.dtype, jnp.integer) and space.shape[-1:] == last

@@ -12,7 +12,7 @@ from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if
 from purerl.core.platform import strong
 from purerl.core.spaces import action_shapes
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.outputs import step_problems, typed, unpacked, warn_of_counters
+from purerl.envs.outputs import plain_dicts, step_problems, typed, unpacked, warn_of_counters
 
 PROTOCOL = "purerl.wrap_env"
 
@@ -85,7 +85,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
 
     def reset(key):
         env_state, obs = unpacked(env.reset(key), 2, "reset", PROTOCOL)
-        return strong(((env_state, jnp.int32(0)), obs))
+        return strong(((env_state, jnp.int32(0)), plain_dicts(obs)))
 
     def step(key, env_state, action):
         inner, count = env_state

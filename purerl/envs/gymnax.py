@@ -25,7 +25,7 @@ from purerl.core.spaces import Space, action_shapes
 from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.importing import lazily
-from purerl.envs.outputs import step_problems, typed, unpacked, warn_of_counters
+from purerl.envs.outputs import plain_dicts, step_problems, typed, unpacked, warn_of_counters
 from purerl.envs.parameters import Made, constructing
 from purerl.envs.random_rollout import alike_rows
 from purerl.envs.suites import meant
@@ -89,7 +89,10 @@ def adapt(env: Any, params: Any) -> Environment:
         hint = "must declare max_steps_in_episode, since gymnax's default ends each episode after one step"
         raise ConfigError([Problem("env", type(params), hint)])
     begin = "reset_env" if bare else "reset"
-    reset = lambda key: strong(unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL)[::-1])
+
+    def reset(key):
+        obs, env_state = unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL)
+        return strong((env_state, plain_dicts(obs)))
 
     def step(key: jax.Array, env_state: Any, action: jax.Array) -> TimeStep:
         if bare:
@@ -100,7 +103,7 @@ def adapt(env: Any, params: Any) -> Environment:
         if "final_observation" not in values[-1]:
             hint = "step resets the environment but returns no info['final_observation'], which truncated episodes need"
             raise ConfigError([Problem("env", env, hint)])
-        return typed(*values).replace(next_obs=strong(values[-1]["final_observation"]))
+        return typed(*values).replace(next_obs=strong(plain_dicts(values[-1]["final_observation"])))
 
     with code_of("env", f"{begin}(key, params)"):
         env_state, obs = jax.eval_shape(reset, jax.random.key(0))

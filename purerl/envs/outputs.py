@@ -1,7 +1,7 @@
 """Conversion and checks of the outputs of `reset` and `step`."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -28,13 +28,20 @@ def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
     return tuple(values)
 
 
+def plain_dicts(obs: Any) -> Any:
+    """Return an observation whose dicts of other kinds, such as `OrderedDict`, are plain dicts, at all levels."""
+    if isinstance(obs, Mapping):
+        return {name: plain_dicts(x) for name, x in obs.items()}
+    return tuple(map(plain_dicts, obs)) if type(obs) is tuple else obs
+
+
 def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> TimeStep:
     """Return a strongly typed `TimeStep`. Convert real rewards and numbers of `info` to float32; drop other entries of `info`."""
     if reward is None:
         raise ConfigError([Problem("env.step", ..., "the reward must be a real scalar, not None")])
     if not isinstance(info, dict):
         raise ConfigError([Problem("env.step", ..., f"info must be a dict, such as {{}}, not a {type(info).__name__}")])
-    env_state, obs, reward, terminated, truncated = strong((env_state, obs, reward, terminated, truncated))
+    env_state, obs, reward, terminated, truncated = strong((env_state, plain_dicts(obs), reward, terminated, truncated))
     reward = reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward
     info = {name: jnp.asarray(x, jnp.float32) for name, x in info.items() if _is_numeric(x)}
     return TimeStep(env_state, obs, obs, reward, terminated, truncated, info)
@@ -76,6 +83,9 @@ def step_problems(env_state: PyTree, obs: PyTree, after: TimeStep, count: tuple[
     found = differences(env_state, after.env_state, "state")
     if not all(x.size for x in jax.tree.leaves(obs)) or not jax.tree.leaves(obs):
         found.append(Problem("env", obs, "observations are empty, or have an empty entry"))
+    for x in jax.tree.leaves(obs):
+        if not any(jnp.issubdtype(x.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
+            found.append(Problem("env", str(x.dtype), "observations must be bools, integers or floats"))
     for name in ("obs", "next_obs"):
         found += [problem for problem in differences(obs, getattr(after, name), "observation") if problem not in found]
     for name, kind in {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}.items():

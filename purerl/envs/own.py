@@ -9,7 +9,7 @@ from purerl.core.auto_reset import AutoReset, after_step, change_step
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
-from purerl.core.spaces import Indices, Space, action_shapes, entries_of, is_index
+from purerl.core.spaces import Discrete, Indices, Space, action_shapes, entries_of, is_index
 from purerl.envs.converted_spaces import action_space_of, fits
 from purerl.envs.outputs import check_names, step_problems
 
@@ -78,6 +78,8 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
                     f"does not fit the observation {name} of {x.dtype}{list(x.shape[1:])}; give one size, or one for each channel"
                 )
                 found.append(Problem("env.observation_space", space, hint))
+            elif isinstance(space, Discrete) and not is_count(space.n):
+                found.append(Problem("env.observation_space", space, "must have a whole number of categories, at least 1"))
             elif is_index(space) and not jnp.issubdtype(x.dtype, jnp.integer):
                 found.append(Problem("env.observation_space", space, f"the observation {name} must be integer, not {x.dtype}"))
             elif not is_index(space) and jax.dtypes.canonicalize_dtype(space.dtype) != x.dtype:

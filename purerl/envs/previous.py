@@ -21,7 +21,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         names: "action", "reward" or both; if empty, the environment is returned unchanged.
 
     Raises:
-        ConfigError: the observation already has such an entry.
+        ConfigError: the observation already has such an entry, or has entries whose names are not strings.
     """
     if not names:
         return env
@@ -29,6 +29,10 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
     if taken := [name for name in names if f"previous_{name}" in entries]:
         hint = "the environment's observation already has the entry previous_"
         raise ConfigError([Problem("memory_inputs", name, hint + name) for name in taken])
+
+    if others := [name for name in entries if not isinstance(name, str)]:
+        hint = f"adds entries with names, so the observation's entry {others[0]!r} must have a name too"
+        raise ConfigError([Problem("memory_inputs", names, hint)])
 
     def shown(obs, **previous):
         entries = obs if isinstance(obs, dict) else {"obs": obs}

@@ -32,6 +32,7 @@ from purerl.core.reductions import pmean
 from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Scalar, Transition
 from purerl.learning.custom import checked_advantage
+from purerl.learning.losses import MAX_LOG_RATIO
 
 ROUNDING = 1e-12  # a variance of at most this share of the squared mean is taken for rounding
 
@@ -76,7 +77,7 @@ def vtrace(
 
     Args:
         steps: `[T, B(, K)]` the rollout, with the values of the evaluated policy.
-        log_ratio: `[T, B]` log rho.
+        log_ratio: `[T, B]` log rho, of which at most 20 counts, so that products stay finite.
         gamma: discount, in [0, 1].
         gae_lambda: factor of the trace, in [0, 1]: with 0, targets are one-step targets.
         rho_clip: upper bound of rho in the TD errors. With an infinite bound, the targets estimate the value of pi; with a small
@@ -86,7 +87,7 @@ def vtrace(
     """
     continues, bootstrap = _continuation(steps)
     gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
-    rho = jnp.exp(log_ratio)
+    rho = jnp.exp(jnp.minimum(log_ratio, MAX_LOG_RATIO))
     rho = jnp.broadcast_to(rho.reshape(rho.shape + (1,) * (steps.value.ndim - rho.ndim)), steps.value.shape)
     delta = jnp.minimum(rho_clip, rho) * (steps.reward + gamma * bootstrap - steps.value)
     error = _backward(delta, gamma * trace * jnp.minimum(c_clip, rho), jnp.zeros_like(delta[-1]))

@@ -1,6 +1,9 @@
 """Warnings of probable mistakes."""
 
+import re
+
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import purerl
@@ -69,3 +72,23 @@ def test_phases_that_run_once_do_not_warn():
 @pytest.mark.parametrize(("shape", "says"), [((12, 84, 84), True), ((3, 32, 40), True), ((84, 84, 4), False), ((6, 7, 2), False)])
 def test_images_whose_channels_come_first_warn(shape, says):
     assert _has_channels_first(*shape) is says
+
+
+@pytest.mark.parametrize(("low", "high"), [(2e6, 5e6), (100, np.inf), (-np.inf, -50), (0, 1e7)])
+def test_actions_that_a_gaussian_policy_hardly_reaches_warn(low, high):
+    bounds = np.array([[-1, low], [1, high]], np.float32)
+    env = type("Wide", (Doors,), {"action_space": purerl.Box(*bounds)})(name="seen")
+    cfg = CFG.replace(action_mask="")
+    says = re.escape(f"a dimension of the actions lies between {low:g} and {high:g}, but the policy begins")
+    with pytest.warns(UserWarning, match=says):
+        purerl.make_train(cfg, env=purerl.wrap_env(env))
+    if np.isfinite(high - low):
+        purerl.make_train(cfg.replace(action_distribution="tanh"), env=purerl.wrap_env(env))
+
+
+def test_unbounded_actions_do_not_warn():
+    for bound in (np.inf, np.finfo(np.float32).max):
+        space = purerl.Box(-np.full(1, bound, np.float32), np.full(1, bound, np.float32))
+        purerl.make_train(
+            CFG.replace(action_mask=""), env=purerl.wrap_env(type("Free", (Doors,), {"action_space": space})(name="x"))
+        )

@@ -21,6 +21,9 @@ from tests.helpers.tiny import CFG
         ({"action_mask": "secret"}, Rich(), r"must have shape \[5\], one flag per action, not \[6\]"),
         ({"action_mask": "legal"}, acting(Rich, "box")(), "only discrete actions can be masked"),
         ({"critic_obs": "x"}, Rich(), "critic_obs = 'x'"),
+        ({"critic_obs": "legal", "action_mask": "legal"}, Rich(), "critic_obs = 'legal': is the action mask"),
+        ({"normalize_obs": True, "normalize_entries": ("index",)}, Rich(), "normalize_entries = 'index': .*cannot be normalised"),
+        ({"normalize_obs": True, "normalize_entries": ("legal",), "action_mask": "legal"}, Rich(), "'legal': is the action mask"),
         ({"info": ("nothing",)}, Rich(), "'illegal', 'time'"),
     ],
 )

@@ -40,6 +40,32 @@ def test_invalid_networks_are_refused(network, says):
         tiny(network=network)
 
 
+@pytest.mark.parametrize(
+    ("method", "cfg"),
+    [("metrics", {}), ("mode", {}), ("uniform_sample", {"warmup_steps": 64}), ("kl", {"kl_penalty": "fixed"})],
+)
+def test_policies_without_a_needed_method_are_refused(method, cfg):
+    class Lacking:
+        def __init__(self, policy):
+            self.policy = policy
+
+        def __getattr__(self, name):
+            if name == method:
+                raise AttributeError(name)
+            return getattr(self.policy, name)
+
+    jax.tree_util.register_pytree_node(Lacking, lambda x: ((x.policy,), None), lambda _, parts: Lacking(*parts))
+    full = outputs_of()
+
+    def apply(params, carry, obs, first):
+        outputs, carry = full.apply(params, carry, obs, first)
+        return outputs._replace(policy=Lacking(outputs.policy)), carry
+
+    network = full._replace(apply=apply)
+    with pytest.raises(ConfigError, match=f"it has no method {method}"):
+        tiny(CFG.replace(**cfg), network=network)
+
+
 def test_optimizer_that_cannot_update_the_parameters_is_refused():
     def raises(updates, state, params=None):
         raise TypeError("only matrices of tungsten")

@@ -100,3 +100,13 @@ def test_stacked_frames_train_evaluate_and_render(tmp_path):
 def test_one_frame_changes_nothing():
     env = purerl.wrap_env(Film((1,)))
     assert with_frames(env, 1) is env
+
+
+def test_nested_images_that_are_not_stacked_warn():
+    class Cameras(Film):
+        def show(self, time):
+            frame = jnp.full(self.shape, time).astype(self.dtype)
+            return {"front": frame, "cameras": {"left": frame}}
+
+    with pytest.warns(UserWarning, match="top level alone, and leaves cameras/left as they are"):
+        with_frames(purerl.wrap_env(Cameras((8, 8)), max_steps=5), 2)

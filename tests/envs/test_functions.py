@@ -1,3 +1,5 @@
+import collections
+
 import gymnasium
 import gymnax
 import jax
@@ -66,6 +68,28 @@ def test_wrap_env_refuses_invalid_declared_spaces():
             purerl.wrap_env(made)
 
 
+def test_dicts_of_all_kinds_are_normalised():
+    shown = collections.OrderedDict(speed=jnp.zeros(2), angle=collections.OrderedDict(z=jnp.ones(1), a=jnp.ones(1)))
+    env = purerl.wrap_env(type("Ordered", (Bare,), {"observed": shown})())
+    train = purerl.make_train(PPOConfig(total_timesteps=64, num_envs=4, num_steps=8, hidden=(4,), normalize_obs=True), env=env)
+    state, _ = jax.eval_shape(train.update, jax.eval_shape(train.init, jax.random.key(0)))
+    assert type(state.actor.obs) is type(state.actor.obs["angle"]) is dict
+
+
+def test_observations_that_are_not_numbers_are_refused():
+    for observed in (jnp.zeros(2, jnp.complex64), {"x": jnp.zeros(2), "key": jax.random.key(0)}):
+        with pytest.raises(ConfigError, match="observations must be bools, integers or floats"):
+            purerl.wrap_env(type("Strange", (Bare,), {"observed": observed})())
+
+
+def test_names_of_entries_must_be_text_beside_entries_of_the_past():
+    env = purerl.wrap_env(type("Numbered", (Bare,), {"observed": {0: jnp.zeros(2)}})())
+    with pytest.raises(ConfigError, match=r"memory_inputs = .*the observation's entry 0 must have a name too"):
+        purerl.make_train(PPOConfig(memory="gru", memory_inputs=("reward",)), env=env)
+    with pytest.raises(ConfigError, match="the names of the parts of an action must all be strings"):
+        purerl.wrap_env(type("Numbered", (Bare,), {"action_space": purerl.Mixed({"a": Discrete(2), 1: Discrete(2)})})())
+
+
 def test_info_that_is_not_a_dict_is_named():
     class Silent(Bare):
         def step(self, key, state, action):
@@ -84,6 +108,7 @@ def test_info_that_is_not_a_dict_is_named():
         ((Discrete(5),), (jnp.int32(0), jnp.int32(0))),
         ((Discrete(5),), {"x": jnp.int32(0)}),
         (Discrete(0), jnp.int32(0)),
+        (purerl.Indices((3, -4), (2,)), jnp.zeros(2, jnp.int32)),
     ],
 )
 def test_wrap_env_refuses_spaces_unlike_the_observations(declared, observed):

@@ -57,11 +57,14 @@ def test_steps_with_separate_resets_have_strong_dtypes_and_name_their_errors():
     [
         (purerl.Indices((3, 4), (2, 5)), "give one size, or one for each channel"),
         (purerl.Indices([3, 4], (2, 2)), "give one size, or one for each channel"),
+        (purerl.Indices((3, 0), (2, 2)), "give one size, or one for each channel"),
+        (purerl.Indices(2.5, (2,)), "give one size, or one for each channel"),
+        (purerl.Discrete(2.5), "must have a whole number of categories"),
         (purerl.MultiBinary(5), "must be a jax.ShapeDtypeStruct, Discrete or Indices"),
     ],
 )
 def test_observation_spaces_that_would_hide_observations_are_refused(space, hint):
-    shape = getattr(space, "shape", (5,))
+    shape = (5,) if isinstance(space, purerl.MultiBinary) else space.shape
     reset = lambda keys: (jnp.zeros(len(keys)), jnp.zeros((len(keys), *shape), jnp.int32))
 
     def step(keys, state, action):

@@ -97,6 +97,12 @@ def test_on_policy_vtrace_equals_gae():
     np.testing.assert_allclose(got.target, want.target, rtol=1e-5, atol=1e-5)
 
 
+def test_vtrace_without_bounds_stays_finite():
+    steps = random_steps(0)
+    found = vtrace(steps, jnp.zeros((64, 7)).at[5].set(100.0), 0.99, 0.95, jnp.inf, jnp.inf, jnp.inf)
+    assert all(jnp.isfinite(x).all() for x in jax.tree.leaves(found))
+
+
 # gamma 0.9, lambda 0.8, terminated at step 2, truncated at step 4 with a final observation worth 4: the right numbers, and
 # those of known mistakes in other libraries from the given step on.
 FIXTURE = {

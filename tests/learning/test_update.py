@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 import purerl
 from purerl import PPOConfig
@@ -161,3 +162,19 @@ def test_fields_that_an_algorithm_cannot_change_are_refused(changes, field):
 def test_values_that_an_algorithm_sets_are_checked():
     with pytest.raises(purerl.ConfigError, match=r"gamma = 2\.0"):
         tiny(algorithm=lambda cfg, *parts: purerl.ppo(cfg.replace(gamma=2.0), *parts))
+
+
+def test_parts_of_a_network_with_the_name_of_curiositys_group_are_refused():
+    class Named(nn.Module):
+        streams: int
+
+        @nn.compact
+        def __call__(self, obs):
+            return nn.Dense(2, name="predictor")(obs), nn.Dense(self.streams)(obs)
+
+    cfg = CFG.replace(rnd=purerl.RNDConfig(features=4, hidden=(4,), init_steps=0))
+    with pytest.raises(
+        purerl.ConfigError, match="network = 'predictor': is the name of a group of parameters of intrinsic rewards"
+    ):
+        tiny(cfg, network=purerl.from_linen(Named(2))).init(KEY)
+    tiny(network=purerl.from_linen(Named(1)))
