@@ -53,8 +53,9 @@ def checked(env: Environment, num_envs: int) -> Environment:
         raise ConfigError([Problem("env", type(after), "step must return a purerl.TimeStep")])
     raise_if_any(_problems(env, obs, after, num_envs) + step_problems(env_state, obs, after, (num_envs,)))
     # A step of the user's in an environment with a reset or a name of purerl's replaces a step, and may truncate earlier.
-    is_made = bool(env.name) or getattr(env.reset, "__module__", "").startswith("purerl.")
-    is_replaced = is_made and not isinstance(env.step, AutoReset)
+    is_ours = lambda function: getattr(function, "__module__", "").startswith("purerl.")
+    is_made = bool(env.name) or is_ours(env.reset)
+    is_replaced = is_made and not (isinstance(env.step, AutoReset) and is_ours(env.step.advance))
     return env._replace(reset=reset, step=step, action_space=action_space, truncates_after=None if is_replaced else least)
 
 
