@@ -110,8 +110,7 @@ def measure(name, only, record):
     cases, rows, key = STUDIES[name](), recording.load("studies.json")[name], jax.random.key(0)
     labels = [label for label, case in cases.items() if case.timed and only in label and label in rows]
     configs = [type(cases[label].cfg).from_json(json.dumps(rows[label]["config"])) for label in labels]
-    trains = [purerl.make_train(cfg, **objects_of(cases[label])) for label, cfg in zip(labels, configs, strict=True)]
-    runs = [jax.jit(train).lower(key).compile() for train in trains]
+    runs = [jax.jit(purerl.make_train(cfg)).lower(key).compile() for cfg in configs]
     times = np.array([[_seconds(run, key) for run in runs] for _ in range(5)])
     for label, median in zip(labels, np.median(times, axis=0).tolist(), strict=True):
         rows[label] |= {"seconds of a run": median, "timed": recording.circumstances(f"studies {name} --seconds")}

@@ -107,7 +107,7 @@ def remembering():
     Each memory is tuned on the longer sequences of 128 steps, except the chain of 300, which has the hyperparameters of the chain
     of 100 and sequences of 512 steps. GTrXL, which is slow, is only tried on sequences of 128 steps.
     """
-    from tests.benchmarks.memories import S5, GatedTransformer, ManyScales  # starts JAX; `use_cores` must run first
+    from tests.benchmarks.memories import MEMORIES  # starts JAX; `use_cores` must run first
     from tests.benchmarks.remembering import Counting, RepeatPrevious
 
     cfg = CHAIN.replace(num_minibatches=4, hidden=(64,), arch="shared", total_timesteps=1_000_000, memory="none")
@@ -117,24 +117,15 @@ def remembering():
         "RepeatPrevious of 32": (cfg, purerl.wrap_env(RepeatPrevious(32, 128)), 16),
         "marks in 100 steps": (cfg, purerl.wrap_env(Counting(100)), 16),
     }
-    memories = {
-        "LRU": {"memory": "lru", "memory_size": 64},
-        "minimal GRU": {"memory": "min_gru", "memory_size": 160},
-        "GRU": {"memory": "gru", "memory_size": 56},
-        "S5": S5(64, 80),
-        "minimal GRU of 1,000 steps": ManyScales(160, 1000.0),
-        "GTrXL": GatedTransformer(32, 4, 128),
-        "no memory": {},
-    }
     ranges = {"lr": purerl.Range(5e-4, 1e-2, log=True), "ent_coef": purerl.Range(0.01, 0.1, log=True)}
     ranges |= {"gae_lambda": purerl.Range(0.0, 0.99)}
     tuning = {"trials": 8, "ranges": ranges, "fixed": ("gamma",), "tuning_steps": 500_000}
     cases = {}
-    for (task, (cfg, env, short)), (name, memory) in itertools.product(tasks.items(), memories.items()):
+    for (task, (cfg, env, short)), (name, memory) in itertools.product(tasks.items(), MEMORIES.items()):
         cfg, own = (cfg.replace(**memory), None) if isinstance(memory, dict) else (cfg, memory)
         sequences = lambda steps, cfg=cfg: cfg.replace(num_steps=steps, num_envs=32 * 128 // steps)
         label = f"{task}: {name}"
-        cases[label] = Case(sequences(128), env, memory=own, timed=task == "RepeatPrevious of 32", **tuning)
+        cases[label] = Case(sequences(128), env, memory=own, **tuning)
         if name not in ("GTrXL", "no memory"):
             cases[f"{label}, sequences of {short}"] = Case(sequences(short), env, memory=own, like=label)
         if task == "MemoryChain of 100" and name not in ("GTrXL", "no memory"):

@@ -340,6 +340,17 @@ def study_table(rows):
     return "\n".join(lines)
 
 
+def memories_table(rows):
+    """List parameters, steps per second and bytes of an update of each memory."""
+    lines = ["| | parameters | steps/s | share of no memory | MB of an update |", "|---|--:|--:|--:|--:|"]
+    steps = {name: row["steps"] for name, row in rows["costs"].items() if name != "circumstances"}
+    for name, rate in steps.items():
+        row = rows["costs"][name]
+        cells = f"{row['parameters']:,}", f"{rate / 1e3:.0f} k", f"{rate / steps['no memory']:.2f}", f"{row['bytes'] / 1e6:.1f}"
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    return "\n".join(lines)
+
+
 def value_clip_table(studies):
     """Make a row for each environment: scores with and without a value clip, and both with scaled rewards."""
     columns = ("max", "none", "max, scaled rewards", "none, scaled rewards")
@@ -465,6 +476,7 @@ TABLES = {
     "speed": speed_table,
     "compiling": compiling_table,
     "overhead": overhead_table,
+    "memories": memories_table,
     "costs": costs_table,
     "faults": faults_table,
     "long": long_table,
