@@ -157,11 +157,12 @@ def make_train(
     warn_about(asked, cfg, environment, given)
     cfg = single_precision(cfg)
     check_parts(given | ({} if measure is None else {"measure": measure}))
-    check_spaces(cfg, environment, network, cfg.rnd is not None and intrinsic is None, axis.size if axis else 1)
+    distils = cfg.rnd is not None and intrinsic is None
+    check_spaces(cfg, environment, network, distils, axis.size if axis else 1)
 
     # Build.
     environment = with_levels(environment, cfg.num_levels, cfg.num_envs)
-    network = _network(cfg, environment, network, torso, memory, optimizer)
+    network = _network(cfg, environment, network, torso, memory, optimizer, distils)
     if axis is not None:
         check_devices(cfg, environment, network, axis.size)
     stream = _stream(cfg, environment, network, intrinsic)
@@ -210,11 +211,13 @@ def _environment(
     return with_previous(with_frames(made, cfg.frame_stack), cfg.memory_inputs)
 
 
-def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, torso: Any, memory: Any, optimizer: Any) -> Network:
+def _network(
+    cfg: OnPolicyConfig, env: Environment, network: Network | None, torso: Any, memory: Any, optimizer: Any, distils: bool
+) -> Network:
     """Return the custom or the built-in network, after checks; a custom network is wrapped by `with_safe_outputs`."""
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
-    check_network(cfg, env, built, optimizer)
+    check_network(cfg, env, built, optimizer, distils)
     for name, x in {"network": network, "memory": memory}.items():
         if x is not None:
             warn_of_mixed_rows(cfg, built, env, name, x)

@@ -77,7 +77,6 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
     learning-rate schedule does not apply to the auxiliary phase, which has the config's schedule, starting at `aux_lr`.
     """
     learner, aux_optimizer = Learner(cfg, network, parts), "ppo" if cfg.aux_optimizer == "shared" else "aux"
-    is_curious = parts.rewards.intrinsic is not None
 
     def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> Sequences:
         """Overwrite the rollout from `n_pi` updates ago."""
@@ -102,7 +101,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
             before, key, batch = reduce_before({"aux/error_before": mean_of(error_before)}, state.key, batch)
             params, opt_state_after, metrics = run_epochs(phase, state.clock, key, state.params, opt_state, batch)
             # A shared optimizer would move the predictor, which has no gradient here, and forget its moments.
-            is_frozen = lambda path: is_curious and any(getattr(part, "key", None) == "predictor" for part in path)
+            is_frozen = lambda path: any(getattr(part, "key", None) in predictor_of(learner) for part in path)
             keep = lambda path, old, new: old if is_frozen(path) else new
             trained = (params, opt_state_after)
             params, opt_state_after = jax.tree_util.tree_map_with_path(keep, (state.params, opt_state), trained)
@@ -154,7 +153,7 @@ def ppg_phases(learner: Learner[PPGConfig]) -> list[Phase]:
         joint = ppo_phases(learner)
         return joint if cfg.aux_optimizer == "shared" else [phase._replace(frozen=("aux_value",)) for phase in joint]
     return [
-        value_phase(learner, frozen=("policy", "aux_value", "predictor")),
+        value_phase(learner, frozen=("policy", "aux_value", *predictor_of(learner))),
         make_phase(learner, "policy", ppo_loss(learner), cfg.e_pi, frozen=("value", "aux_value")),
     ]
 
@@ -168,6 +167,12 @@ def value_phase(learner: Learner[PPGConfig | DAACConfig], **options: Any) -> Pha
         return losses.combine([value_term(outputs, minibatch.steps, cfg)])
 
     return make_phase(learner, "value", loss, cfg.e_v, follows_kl=False, prefix="value/", **options)
+
+
+def predictor_of(learner: Learner[PPGConfig]) -> tuple[str, ...]:
+    """Return the name of the parameters that intrinsic rewards train, if there are any."""
+    intrinsic = learner.parts.rewards.intrinsic
+    return ("predictor",) if intrinsic is not None and intrinsic.loss is not None else ()
 
 
 def aux_phase(learner: Learner[PPGConfig]) -> Phase:
@@ -186,7 +191,7 @@ def aux_phase(learner: Learner[PPGConfig]) -> Phase:
         every=cfg.n_pi,
         start=cfg.skipped_updates,
         prefix="aux/",
-        frozen=() if cfg.aux_optimizer == "shared" else ("predictor",),
+        frozen=() if cfg.aux_optimizer == "shared" else predictor_of(learner),
     )
 
 

@@ -118,6 +118,8 @@ def _likely_mistakes(cfg: OnPolicyConfig, given: dict[str, Any]) -> list[Problem
         then = "never changes" if cfg.lr_kl_every == "minibatch" else "only rises"
         hint = f"an update has one minibatch, and its KL is measured before the policy changes, so the rate {then}"
         found.append(Problem("lr_schedule", cfg.lr_schedule, hint))
+    if is_adam and surely_holds(cfg.adam_eps, lambda x: x < 1e-37):
+        found.append(Problem("adam_eps", cfg.adam_eps, "makes parameters NaN whose gradient is 0; the default is 1e-5"))
     if cfg.learning_starts < cfg.warmup_steps and surely_holds(cfg.target_kl, np.isfinite):
         hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
         found.append(Problem("target_kl", cfg.target_kl, hint))
@@ -147,9 +149,9 @@ def _actions_out_of_reach(space: Space) -> list[Problem]:
     if not isinstance(space, Box) or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return []
     low, high = (np.asarray(bound).reshape(-1) for bound in (space.low, space.high))
-    excludes_0 = (low > 0) | (high < 0)
-    is_wide = np.maximum(np.abs(low), np.abs(high)) < 1e30  # larger bounds stand for missing ones
-    lost = ~have_scale(low, high) & (excludes_0 | is_wide)
+    is_aside = (low > 1) | (high < -1)
+    is_wide = np.isfinite(low) & np.isfinite(high) & ((low > -1) | (high < 1))  # -1e6 and 1e6 stand for missing bounds
+    lost = ~have_scale(low, high) & (is_aside | is_wide)
     if not lost.any():
         return []
     bounds = f"a dimension of the actions lies between {low[lost][0]:g} and {high[lost][0]:g}"

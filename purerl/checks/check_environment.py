@@ -50,9 +50,10 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
         found.append(Problem("action_mask", cfg.action_mask, hint))
     if not found and cfg.critic_obs and cfg.critic_obs == cfg.action_mask:
         found.append(Problem("critic_obs", cfg.critic_obs, "is the action mask, which no network reads"))
-    for name in () if found else cfg.normalize_entries:
+    for name in cfg.normalize_entries if cfg.normalize_obs and not found else ():
         if name == cfg.action_mask or all(map(is_index, entries_of(there[name]).values())):
-            found.append(Problem("normalize_entries", name, "is the action mask, or categorical, and cannot be normalised"))
+            kind = "is the action mask" if name == cfg.action_mask else "is categorical"
+            found.append(Problem("normalize_entries", name, f"{kind}, which is never normalised; leave it out"))
     random_steps = {} if cfg.rnd is None or not distils else {"rnd.init_steps": cfg.rnd.init_steps}
     for field, steps in {"warmup_steps": cfg.warmup_steps, **random_steps}.items():
         if steps and not bounded(env.action_space):

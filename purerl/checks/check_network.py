@@ -22,13 +22,16 @@ from purerl.networks.distributions import Bernoulli
 from purerl.networks.layers import OfAction
 
 
-def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
-    """Raise unless the network and the custom optimizer, if there is one, suit the config and the environment."""
-    raise_if_any(_network_problems(network, env, cfg))
+def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any, distils: bool) -> None:
+    """Raise unless the network and the custom optimizer, if there is one, suit the config and the environment.
+
+    distils: True if the config's random network distillation is used.
+    """
+    raise_if_any(_network_problems(network, env, cfg, distils))
     raise_if_any(optimizer_problems(optimizer, shapes_of(cfg, network, env)[0]))
 
 
-def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:
+def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig, distils: bool) -> list[Problem]:
     """Report mismatches between the network and the environment or config. Nothing is compiled."""
     key, num_envs = jax.random.key(0), 2
     params, obs = shapes_of(cfg, network, env, num_envs)
@@ -38,8 +41,11 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     shapes = jax.tree.map(lambda x: list(x.shape), obs)
     with code_of("network", f"apply(params, carry, obs {shapes}, first {list(first.shape)})"):
         result = jax.eval_shape(network.apply, params, carry, obs, first)
-    if found := _output_problems(cfg, result):
+    if found := _output_problems(cfg, result, distils):
         return found
+    names = {getattr(part, "key", None) for path, _ in jax.tree_util.tree_leaves_with_path(params) for part in path}
+    if distils and "predictor" in names:
+        return [Problem("network", "predictor", "is the name of the parameters of rnd; rename this part of the network")]
     outputs, carry_after = result
     _warn_of_rounding(outputs)
     space = env.action_space
@@ -219,15 +225,15 @@ def _warn_of_rounding(outputs: Outputs) -> None:
         warn(str(Problem("network", ..., f"{hint}: nn.Dense(1, dtype=jnp.float32)")))
 
 
-def _output_problems(cfg: OnPolicyConfig, result: Any) -> list[Problem]:
+def _output_problems(cfg: OnPolicyConfig, result: Any, distils: bool) -> list[Problem]:
     """Report a result of `apply` that is not a pair of `Outputs` and a carry, or a policy without a method that is needed."""
     outputs, *rest = result if isinstance(result, tuple) and result else (result,)
     if not isinstance(outputs, Outputs) or len(rest) != 1:
         hint = "apply must return a pair: (purerl.Outputs(policy, value), carry)"
         return [Problem("network", type(result), hint)]
     needed = ["sample", "log_prob", "noise", "env_action", "entropy", "mode", "metrics"]
-    needed += (["kl"] if cfg.measures_kl else []) + (["masked"] if cfg.action_mask else [])
-    needed += ["uniform_sample", "uniform_log_prob"] if cfg.warmup_steps or cfg.rnd is not None else []
+    needed += ["kl"] if cfg.measures_kl else []
+    needed += ["uniform_sample", "uniform_log_prob"] if cfg.warmup_steps or distils else []
     if missing := [method for method in needed if not hasattr(outputs.policy, method)]:
         hint = "the policy must be a distribution, such as purerl.distributions.Categorical (discrete) or DiagGaussian (Box)"
         return [Problem("network", outputs.policy, f"{hint}; it has no method {', '.join(missing)}")]

@@ -15,7 +15,6 @@ from purerl.config.rules import (
     GAUSSIAN,
     NAMES,
     PAIRS,
-    POSITIVE,
     RANDOMIZED,
     SWITCH,
     above,
@@ -218,7 +217,7 @@ class OnPolicyConfig(Config, Batches):
     lr_max: float = leaf(1e-2, finite(0), KL_ADAPTIVE)
     critic_lr_scale: float = leaf(1.0, finite(0))
     optimizer: str = static("adam", one_of("adam", "adamw", "muon", "rmsprop", "sgd"))
-    adam_eps: float = leaf(1e-5, POSITIVE, when(optimizer=("adam", "adamw", "muon", "rmsprop")))
+    adam_eps: float = leaf(1e-5, finite(0), when(optimizer=("adam", "adamw", "muon", "rmsprop")))
     weight_decay: float = leaf(0.01, finite(0), when(optimizer="adamw"))
 
     gamma: float = leaf(0.99, between(0, 1))

@@ -50,9 +50,6 @@ def finite(low=-math.inf) -> Rule:
     return Rule("must be finite" + (f" and at least {low}" if low > -math.inf else ""), lambda x: (x >= low) & np.isfinite(x))
 
 
-POSITIVE = Rule("must be finite and above 0", lambda x: (x > 0) & np.isfinite(x))
-
-
 def one_of(*choices) -> Rule:
     return Rule(f"choose from {', '.join(map(repr, choices))}", lambda x: x in choices, choices)
 

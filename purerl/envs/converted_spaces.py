@@ -45,7 +45,7 @@ def _parts(spaces: dict | tuple | list) -> PyTree:
     if not spaces:
         raise ConfigError([Problem("env", spaces, "the action space must have at least one part")])
     if isinstance(spaces, dict) and len({type(name) for name in spaces}) > 1:
-        raise ConfigError([Problem("env", tuple(spaces), "the names of the parts of an action must all be strings")])
+        raise ConfigError([Problem("env", tuple(spaces), "the names of the parts of an action must be of one type")])
     plain = lambda space: made.parts if isinstance(made := action_space_of(space), Mixed) else made
     return {name: plain(x) for name, x in spaces.items()} if isinstance(spaces, dict) else tuple(map(plain, spaces))
 

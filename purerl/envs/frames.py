@@ -49,7 +49,7 @@ def with_frames(env: Environment, count: int) -> Environment:
     if env.host or not names:
         hint = "must be 1 for external (Python) environments; stack frames by gymnasium.wrappers.FrameStackObservation"
         raise ConfigError([Problem("frame_stack", count, hint if env.host else "no entry of the observation has frames; use 1")])
-    if nested := [name for name, x in entries_of(space).items() if "/" in name and _can_stack(x, at_least=2)]:
+    if nested := [name for name, x in entries_of(space).items() if name not in names and _can_stack(x, at_least=2)]:
         hint = f"stacks entries of the observation's top level alone, and leaves {', '.join(nested)} as they are"
         warn(str(Problem("frame_stack", count, hint)))
     joined = lambda obs, frames: obs | frames if is_dict else frames[""]

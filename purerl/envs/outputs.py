@@ -83,9 +83,9 @@ def step_problems(env_state: PyTree, obs: PyTree, after: TimeStep, count: tuple[
     found = differences(env_state, after.env_state, "state")
     if not all(x.size for x in jax.tree.leaves(obs)) or not jax.tree.leaves(obs):
         found.append(Problem("env", obs, "observations are empty, or have an empty entry"))
-    for x in jax.tree.leaves(obs):
-        if not any(jnp.issubdtype(x.dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)):
-            found.append(Problem("env", str(x.dtype), "observations must be bools, integers or floats"))
+    is_real = lambda dtype: any(jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating))
+    for dtype in {x.dtype for x in jax.tree.leaves(obs) if not is_real(x.dtype)}:
+        found.append(Problem("env", str(dtype), "observations must be bools, integers or floats"))
     for name in ("obs", "next_obs"):
         found += [problem for problem in differences(obs, getattr(after, name), "observation") if problem not in found]
     for name, kind in {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}.items():

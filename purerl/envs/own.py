@@ -11,7 +11,7 @@ from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if
 from purerl.core.platform import strong
 from purerl.core.spaces import Discrete, Indices, Space, action_shapes, entries_of, is_index
 from purerl.envs.converted_spaces import action_space_of, fits
-from purerl.envs.outputs import check_names, step_problems
+from purerl.envs.outputs import check_names, plain_dicts, step_problems
 
 
 def checked(env: Environment, num_envs: int) -> Environment:
@@ -23,7 +23,7 @@ def checked(env: Environment, num_envs: int) -> Environment:
     if not isinstance(env.action_space, Space):
         hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary, Box or Mixed"
         raise ConfigError([Problem("env.action_space", env.action_space, hint)])
-    action_space = action_space_of(env.action_space)
+    action_space, env = action_space_of(env.action_space), env._replace(observation_space=plain_dicts(env.observation_space))
     limit = env.max_steps
     if limit is not None and not (is_count(limit) and limit < 2**31):
         raise ConfigError([Problem("env.max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
@@ -33,13 +33,16 @@ def checked(env: Environment, num_envs: int) -> Environment:
 
     def reset(keys):
         with code_of("env", f"reset(keys [{keys.shape[0]}])"):
-            return strong(env.reset(keys))
+            env_state, obs = strong(env.reset(keys))
+            return env_state, plain_dicts(obs)
 
     def checked_step(step):
         def run(keys, env_state, action):
             shapes = jax.tree.map(lambda x: list(x.shape), action)
             with code_of("env", f"step(keys {list(keys.shape)}, env_state, action {shapes})"):
-                return strong(step(keys, env_state, action))
+                after = strong(step(keys, env_state, action))
+                same = not isinstance(after, TimeStep)
+                return after if same else after.replace(obs=plain_dicts(after.obs), next_obs=plain_dicts(after.next_obs))
 
         return run
 

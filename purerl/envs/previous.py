@@ -31,7 +31,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         raise ConfigError([Problem("memory_inputs", name, hint + name) for name in taken])
 
     if others := [name for name in entries if not isinstance(name, str)]:
-        hint = f"adds entries with names, so the observation's entry {others[0]!r} must have a name too"
+        hint = f"needs a dict of observations whose keys are strings, but there is the key {others[0]!r}"
         raise ConfigError([Problem("memory_inputs", names, hint)])
 
     def shown(obs, **previous):

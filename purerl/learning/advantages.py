@@ -77,7 +77,7 @@ def vtrace(
 
     Args:
         steps: `[T, B(, K)]` the rollout, with the values of the evaluated policy.
-        log_ratio: `[T, B]` log rho, of which at most 20 counts, so that products stay finite.
+        log_ratio: `[T, B]` log rho; values above 20 count as 20.
         gamma: discount, in [0, 1].
         gae_lambda: factor of the trace, in [0, 1]: with 0, targets are one-step targets.
         rho_clip: upper bound of rho in the TD errors. With an infinite bound, the targets estimate the value of pi; with a small

@@ -11,7 +11,7 @@ from purerl.acting.normalize import initial_statistics, merge_statistics, standa
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import clock_at, named_key
 from purerl.core.metrics import is_metric, mean_of
 from purerl.core.reductions import mean
@@ -62,9 +62,6 @@ def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: li
     actor = reset_actor(env, network, cfg.num_envs, key)
     params = network.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
     reward_params, reward_state = parts.rewards.init(key, actor.obs)
-    used = {getattr(part, "key", None) for path, _ in jax.tree_util.tree_leaves_with_path(params) for part in path}
-    hint = "is the name of a group of parameters of intrinsic rewards; rename this part of the network"
-    raise_if_any([Problem("network", name, hint) for name in reward_params if name in used])
     coef = {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
     params, extra = params | reward_params, coef | reward_state
     opt_state = {phase.name: init_phase(phase, params) for phase in phases}

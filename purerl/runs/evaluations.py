@@ -2,6 +2,7 @@
 
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ class Evaluations:
         path: path of the journal; None keeps the table only in memory.
         updates: finished updates of the resumed run; 0 for a new run. Later rows and damaged rows of the journal are dropped.
         runs: number of runs.
-        expected: number of rows that the journal should contain up to `updates`; a warning reports missing rows. Further rows are
-          of a call that was killed before its first checkpoint, and are dropped. None if the number is unknown.
+        expected: number of rows that the journal should contain up to `updates`; a warning reports missing rows. Rows beyond
+          this number are dropped: a call wrote them that was killed before its first checkpoint. None if the number is unknown.
 
     Raises:
         CheckpointError: the journal cannot be read.
@@ -84,7 +85,6 @@ class Best:
 
     Unless a save fails, all best states are saved before each checkpoint. So if a run is killed between an evaluation and the
     save of its best states, the resumed run repeats the evaluation, and compares its scores with those of the saved best states.
-    Best states from after the checkpoint are kept, unless `total_timesteps` has changed: the run would not reach them again.
 
     Args:
         store: store of the checkpoint.
@@ -92,37 +92,41 @@ class Best:
         runs: number of runs.
         by: name of the evaluation column that contains the scores; None if this run is not evaluated.
         wanted: dtypes and shapes of a state, from `arrays.describe`, for a resumed run. Saved best states are then restored,
-          unless they are damaged or have other dtypes or shapes. None removes saved best states, for a new run, and for a run
-          whose checkpoint has no evaluations: a call that was killed before its first checkpoint left them.
-        after: finished updates of a run whose `total_timesteps` has changed: later best states are removed; None keeps all.
-
-    Raises:
-        CheckpointMismatch: the saved best states were chosen by another column.
+          unless they are damaged or have other dtypes or shapes. None, for a new run, removes saved best states.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        record: dict[str, Any],
-        runs: int,
-        by: str | None,
-        wanted: dict[str, str] | None = None,
-        after: int | None = None,
-    ):
-        self._store, self._record, self._by = store, record, by
+    def __init__(self, store: Store, record: dict[str, Any], runs: int, by: str | None, wanted: dict[str, str] | None = None):
+        self._store, self._record, self._by, self._by_before, self._name = store, record, by, by, 0
         self._arrays, self._leaves, self._behind = {}, wanted or {}, False
         self._updates, self._scores = np.zeros(runs, int), np.full(runs, -math.inf)
-        if after is not None and store.clear(after):
-            hint = "are removed, since a run of other total_timesteps does not reach them"
-            warn(f"{store.directory}: the best states after update {after}, where the run resumes, {hint}")
         if wanted is None:
-            store.clear()
+            store.clear()  # left by a run that was killed before its first checkpoint
         elif saved := share(store.newest_like(wanted)):
             best = saved.record["best"]
-            before = best.get("by", COLUMNS[0])
-            if by not in (None, before):
-                raise CheckpointMismatch(store.directory, [f"best_by: {before} in the checkpoint, {by} here"])
+            self._by_before, self._name = best.get("by", COLUMNS[0]), saved.updates
             self._arrays, self._updates, self._scores = saved.arrays, np.array(best["updates"]), np.array(best["returns"])
+
+    def resume(self, after: int, updates: int, state: Callable[[], Any]) -> None:
+        """Replace restored best states from later updates than `after`, which the run does not reach, by the resumed state.
+
+        Args:
+            after: the last update whose best states are kept.
+            updates: finished updates.
+            state: returns the resumed state on the host. This state has no score, so the next evaluation replaces it.
+
+        Raises:
+            CheckpointMismatch: the best states that are kept were chosen by another column.
+        """
+        scored, late = self._scores > -math.inf, self._updates > after
+        lost = scored & late
+        if self._by not in (None, self._by_before) and (scored & ~late).any():
+            text = f"best_by: {self._by_before} in the checkpoint, {self._by} here"
+            raise CheckpointMismatch(self._store.directory, [text])
+        if lost.any() and after >= updates:  # otherwise the resumed run repeats the evaluation at once
+            hint = f"after update {after}, which the resumed run does not reach again, and are chosen anew"
+            warn(f"{self._store.directory}: the best states of {lost.sum()} runs are from {hint}")
+        if lost.any():
+            self._replace(lost, updates, np.full(len(lost), -math.inf), state())
 
     def update(self, updates: int, scores: np.ndarray, state: Any) -> None:
         """Replace the best state of each run whose score improved, and begin to save all best states.
@@ -131,21 +135,25 @@ class Best:
             CheckpointError: the previous save or this one failed; `settle` tries again.
         """
         better = scores > self._scores
-        if not (self._store.is_kept and better.any()):
-            return
+        if self._store.is_kept and better.any():
+            self._replace(better, updates, scores, state)
+            self._begin()
+
+    def _replace(self, which: np.ndarray, updates: int, scores: np.ndarray, state: Any) -> None:
+        """Replace the best states of some runs, `which [runs]`."""
         tree = {"state": state}
         arrays, self._leaves = to_arrays(tree), describe(tree)
-        if not better.all() and self._arrays:
-            rows = lambda new, old: np.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+        if not which.all() and self._arrays:
+            rows = lambda new, old: np.where(which.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
             arrays = {path: x if path.startswith(CLOCK) else rows(x, self._arrays[path]) for path, x in arrays.items()}
         self._arrays, self._behind = arrays, True
-        self._updates, self._scores = np.where(better, updates, self._updates), np.where(better, scores, self._scores)
-        self._begin()
+        self._updates, self._scores = np.where(which, updates, self._updates), np.where(which, scores, self._scores)
 
     def _begin(self) -> None:
         best = {"updates": self._updates.tolist(), "returns": self._scores.tolist(), "by": self._by}
         record = {**self._record, "seconds": 0.0, "best": best}
-        self._store.write(int(self._updates.max()), self._arrays, self._leaves, record)
+        self._name = max(self._name, int(self._updates.max()))  # of all saves, the newest must have the largest number
+        self._store.write(self._name, self._arrays, self._leaves, record)
         self._behind = False
 
     def settle(self) -> None:

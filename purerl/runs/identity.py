@@ -97,7 +97,7 @@ def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type
 def schedules_over_training(config: dict[str, Any], objects: dict[str, Any]) -> list[str]:
     """Return the schedules of a saved config that depend on `total_timesteps`. `objects`: the descriptions of custom objects."""
     names = [name for name in ("lr_schedule", "clip_schedule", "ent_schedule") if config.get(name) == "linear"]
-    names += ["lr_schedule"] if config.get("lr_schedule") == "polynomial" and not config["decay_steps"] else []
+    names += ["lr_schedule"] if config.get("lr_schedule") == "polynomial" and not config.get("decay_steps") else []
     return [name for name in names if name not in objects]
 
 

@@ -85,7 +85,7 @@ def wrong_options(options: dict[str, Any]) -> list[Problem]:
         ("init_groups", options["init_from"] is not None, "needs init_from"),
         ("continue_steps", options["init_from"] is not None, "needs init_from"),
         ("stop_every", options["stop_when"] is not None, "needs stop_when"),
-        ("stop_when", options["stop_when"] is not at_return, "is not called; use purerl.at_return(475)"),
+        ("stop_when", options["stop_when"] is not at_return, "needs a target return: purerl.at_return(475)"),
         ("stop_when", options["eval_every"] or options["stop_every"], "is never checked; set eval_every or stop_every"),
     )
     found += [] if found else [Problem(name, options[name], hint) for name, is_met, hint in needs if options[name] and not is_met]

@@ -203,7 +203,7 @@ def load(
     named = {name: {"is": qualified_name(x)} for name, x in own.items()}
     if found := object_differences(record["objects"], named, ("config_class",)):
         raise CheckpointMismatch(directory, found)
-    hint = "is not an argument of make_train"
+    hint = f"load has no such argument; the objects of a run are {', '.join(OBJECTS)}"
     raise_if_any([Problem(name, x, hint) for name, x in given.items() if name not in OBJECTS])
     lead, count = _lead(saved), record["num_seeds"]
     if len(lead) > 1:

@@ -23,6 +23,7 @@ from purerl.learning.nonfinite import LEARNT, first_bad_leaf
 from purerl.runs.data_parallel import check_replicas
 from purerl.runs.directory import Directory, absolute
 from purerl.runs.evaluations import Best, Evaluations
+from purerl.runs.identity import schedules_over_training
 from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress, Reports
 from purerl.runs.processes import agreed, by_first, is_first, on_host, placed
@@ -68,7 +69,6 @@ class Session:
         begins_from = None
         if saved is None and options.init_from is not None:
             begins_from = newest_readable(absolute(options.init_from) / "checkpoints")  # before anything is compiled
-            check_layout(begins_from, trainer.pairs, options.init_from)
         record = {} if saved is None else saved.record
         self._first_step = last_step(begins_from) if begins_from and options.continue_steps else record.get("first_step", 0)
         layout = trainer.pairs, trainer.differ, trainer.devices_per_run
@@ -89,6 +89,7 @@ class Session:
         if saved is not None:
             self._resume(saved, template)
         elif begins_from is not None:
+            check_layout(begins_from, trainer.pairs, options.init_from)
             unit, groups = trainer.train.action_unit, tuple(options.init_groups)
             warn_of_other_networks(begins_from, home.identity, options.init_from, groups)
             self.state = trainer.restart(warm_start(self.state, begins_from, options.init_from, unit, groups))
@@ -104,8 +105,17 @@ class Session:
         by = options.best_by if options.eval_every else None
         total = lambda record: record["config"]["total_timesteps"]
         self._has_new_total = saved is not None and total(record) != total(home.identity)
-        best = described if saved and expected != 0 else None, self.updates if self._has_new_total else None
-        self.best = Best(home.best, home.identity, len(trainer.labels), by, *best)
+        self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)
+        if saved is not None:
+            self.best.resume(self._last_reached(record), self.updates, lambda: on_host(self.state))
+
+    def _last_reached(self, record: dict[str, Any]) -> int:
+        """Return the last update that the run of a checkpoint's record had reached, or will reach with the same state."""
+        if record.get("evaluations") == 0:
+            return self.updates - 1  # best states from here on are of a call that was killed before its first checkpoint
+        objects = self.home.identity["objects"]
+        depends = "lr_schedule" in objects or schedules_over_training(record["config"], objects)
+        return self.updates if self._has_new_total and depends else self.plan.num_updates
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]

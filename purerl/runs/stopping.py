@@ -57,7 +57,9 @@ class Stopping:
             return False
         found = self._rule(progress._replace(metrics=self._asked))
         if np.size(found) != 1:
-            hint = f"returned {np.size(found)} values, one for each run; reduce them, for example by .mean() or .all()"
+            hint = (
+                f"returned {np.size(found)} values, not one; reduce the values of several runs, for example by .mean() or .all()"
+            )
             raise ConfigError([Problem("stop_when", ..., hint)])
         if found:
             return True
@@ -83,7 +85,7 @@ def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
 def at_return(value: float) -> Rule:
     """Return a rule that ends training once the mean return over all runs is at least `value`.
 
-    The rule uses the latest evaluation, without the runs that have diverged. Without evaluations, the rule averages each run's
+    The rule uses the latest evaluation, without returns that are not finite. Without evaluations, the rule averages each run's
     mean return in the training episodes since the rule's last call. If a run has ended no episode since then, training continues.
 
     Raises:
@@ -95,7 +97,7 @@ def at_return(value: float) -> Rule:
         >>> purerl.fit(cfg, stop_when=rule, stop_every=1).stopped_by
         'stop_when'
     """
-    if not is_number(value) or np.isnan(value):
+    if not is_number(value) or value != value:
         raise ConfigError([Problem("value", value, "must be a number")])
 
     def is_reached(progress: Progress) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
@@ -12,6 +13,7 @@ from purerl.core.types import TrainState
 from purerl.runs.identity import WARM, config_of, unit_differences
 from purerl.runs.run_batch import pairs_of
 from purerl.runs.storage.checkpoint import Checkpoint
+from purerl.runs.storage.object_values import CODE_NAME
 
 INTRINSIC = "['state'].extra['intrinsic']"
 
@@ -24,7 +26,7 @@ def last_step(saved: Checkpoint) -> int:
 
 
 def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], directory: Any) -> None:
-    """Raise a ConfigError if runs start from several runs with other numbers of configs or seeds, or from a diverged run.
+    """Raise a ConfigError if runs start from several runs with other numbers of configs or seeds.
 
     Args:
         saved: checkpoint of the runs to start from.
@@ -38,28 +40,26 @@ def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], dir
         text = lambda configs: f"{len(set(configs))} config(s) with {len(configs) // len(set(configs))} seed(s)"
         hint = f"has runs of {text(there)}, but this call has {text(here)}; start from one run, or from as many configs and seeds"
         raise ConfigError([Problem("init_from", str(directory), hint)])
-    for name, x in saved.arrays.items():
-        if name.startswith(WARM) and x.dtype.kind == "f" and not np.isfinite(x).all():
-            hint = f"has a run that has diverged: {name} is not finite; start from another run"
-            raise ConfigError([Problem("init_from", str(directory), hint)])
 
 
 def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory: Any, groups: tuple[str, ...] = ()) -> None:
-    """Warn if the copied networks, of the same shapes, compute something else in the run of `record` than in the saved run."""
+    """Warn if the copied networks may compute something else in the run of `record` than in the saved run."""
     has_policy = not groups or any(group.partition("/")[0] == "policy" for group in groups)
-    is_other = lambda part, name: saved.record[part].get(name) != record[part].get(name)
-    changed = [f"{name}= was another" for name in ("network", "torso", "memory") if is_other("objects", name)]
+    is_other = lambda name: saved.record["objects"].get(name) != record["objects"].get(name)
+    changed = [f"{name}= was another" for name in ("network", "torso", "memory") if is_other(name)]
     of_policy = ("action_distribution", "std", "log_std_min", "log_std_max")
     fields = [("activation", {"network", "torso"}), *((name, {"network"}) for name in of_policy if has_policy)]
     fields += [("obs_clip", set())] if record["config"]["normalize_obs"] else []
+    plain = lambda x: x if isinstance(x, str) else np.unique(np.float32(x)).tolist()  # configs of a batch may be equal
     for name, arguments in fields:
-        if name in saved.record["config"] and is_other("config", name) and not arguments & record["objects"].keys():
-            changed.append(f"{name} was {saved.record['config'][name]!r}")
+        then, now = saved.record["config"].get(name), record["config"][name]
+        if then is not None and plain(then) != plain(now) and not arguments & record["objects"].keys():
+            changed.append(f"{name} was {then!r}")
     before, parts = saved.record.get("numbers", {}), ("network.", "torso.", "memory.")
-    numbers = {name: before.get(name, x) for name, x in record["numbers"].items() if name.startswith(parts)}
-    changed += [f"{name} was {x}" for name, x in numbers.items() if x != record["numbers"][name]]
+    numbers = {name: x for name, x in record["numbers"].items() if name.startswith(parts) and CODE_NAME not in name}
+    changed += [f"{name} was {before[name]}" for name, x in numbers.items() if before.get(name, x) != x]
     if changed:
-        warn(f"init_from = {str(directory)!r}: {', '.join(changed)}, so that the copied networks compute something else here")
+        warn(f"init_from = {str(directory)!r}: {', '.join(changed)}, so that the copied networks may compute something else here")
 
 
 def warm_start(
@@ -93,6 +93,7 @@ def warm_start(
             found.append(f"{name} is {list(there[name].shape)} in the checkpoint, {list(here[name].shape)} here")
     if found:
         raise ConfigError([Problem("init_from", str(directory), text) for text in sorted(found)])
+    _check_finite(saved, there, directory)
 
     def leaf(path, x):
         if (name := jax.tree_util.keystr(path)) not in here:
@@ -100,6 +101,18 @@ def warm_start(
         return jax.device_put(np.broadcast_to(there[name], x.shape).astype(x.dtype), x.sharding)
 
     return jax.tree_util.tree_map_with_path(leaf, {"state": state})["state"]
+
+
+def _check_finite(saved: Checkpoint, copied: dict[str, np.ndarray], directory: Any) -> None:
+    """Raise a ConfigError if the copied arrays of all saved runs have numbers that are not finite; warn if those of some do."""
+    runs = len(pairs_of(config_of(saved.record), saved.record["seed"], saved.record["num_seeds"] or 1))
+    floats = [x for x in copied.values() if jnp.issubdtype(x.dtype, jnp.floating)]
+    finite = np.all([np.isfinite(x.astype(np.float32)).reshape(runs, -1).all(1) for x in floats], axis=0)
+    text = f"{runs - finite.sum()} of {runs} runs have diverged: their parameters or statistics are not finite"
+    if not finite.any():
+        raise ConfigError([Problem("init_from", str(directory), f"{text}; start from another run")])
+    if not finite.all():
+        warn(f"init_from = {str(directory)!r}: {text}, and the runs that start from them diverge too")
 
 
 def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ...]:

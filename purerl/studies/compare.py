@@ -79,6 +79,9 @@ def compare(
     raise_if_any([Problem("entries", name, hint.format(", ".join(lacking))) for name, lacking in missing if lacking])
     read = {name: {task: of_tasks[task] for task in tasks} for name, of_tasks in read.items()}
     comparison = Comparison(read, None if reference is None else _reference_of(reference, tasks), "")
+    places = lambda task: {of_tasks[task].steps.tobytes() for of_tasks in read.values()}
+    if (score, episodes) == ("auc", "evaluation") and any(len(places(task)) > 1 for task in tasks):
+        warn("entries were evaluated after different numbers of steps; between evaluations, scores are interpolated")
     return dataclasses.replace(comparison, protocol=_protocol(comparison, score, episodes))
 
 

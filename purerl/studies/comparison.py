@@ -57,9 +57,6 @@ class Comparison:
         steps = [f"{task} {self.steps_of(task)}" for task in self.tasks if " or " in self.steps_of(task)]
         seeds = [name for name, of_tasks in self.entries.items() if len({len(one.scores) for one in of_tasks.values()}) > 1]
         found = [f"Entries were trained for different numbers of steps: {'; '.join(steps)}."] if steps else []
-        places = lambda task: {one[task].steps.tobytes() for one in self.entries.values() if one[task].evaluated is not None}
-        if not steps and any(len(places(task)) > 1 for task in self.tasks):
-            found += ["Entries were evaluated after different numbers of steps."]
         warm = [name for name, of_tasks in self.entries.items() if any(one.is_warm for one in of_tasks.values())]
         if 0 < len(warm) < len(self.entries):
             found += [f"{', '.join(warm)} began with the parameters of other runs, whose steps are not counted."]

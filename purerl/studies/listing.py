@@ -1,5 +1,6 @@
 """An overview of the runs in a folder: their progress, their best returns, and how they ended."""
 
+import contextlib
 import os
 import pathlib
 import socket
@@ -78,13 +79,12 @@ def _best(directory: pathlib.Path, finite: list[bool], updates: int) -> float:
 
     Returns are those of evaluations and, unless an evaluation was in the last tenth of the finished updates, of training.
     """
-    try:
+    table = np.zeros((0, len(finite)))
+    with contextlib.suppress(CheckpointError, KeyError):
         evaluations = read_evaluations(directory / "evaluations.jsonl", len(finite))
         table = evaluations["episode_return"]
         if not is_current(evaluations["update"], updates):
             table = np.concatenate([table, [over_the_last(curves.read(directory)[0], "episode_return", LAST)]])
-    except (CheckpointError, KeyError):
-        return np.nan
     table = np.where(finite, table, np.nan)
     return float(np.nanmax(table)) if np.isfinite(table).any() else np.nan
 

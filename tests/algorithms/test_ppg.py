@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 
 import purerl
 from purerl import Outputs, PPGConfig
@@ -20,7 +21,7 @@ from tests.helpers.leaks import checking_leaks
 from tests.helpers.probes import Rich, Varied
 from tests.helpers.programs import branches, equations
 from tests.helpers.recurrent import running_sum
-from tests.helpers.tiny import CFG, at, digest, learner
+from tests.helpers.tiny import CFG, at, digest, learner, tiny
 
 KEY = jax.random.key(0)
 SIZES = {name: getattr(CFG, name) for name in ("num_envs", "num_steps", "num_minibatches", "hidden", "lr")}
@@ -189,6 +190,21 @@ def test_auxiliary_phase_of_a_shared_optimizer_leaves_the_predictor_alone():
     for one, three in zip(*map(predictor, leaves), strict=True):  # two programs, which may round differently
         np.testing.assert_allclose(one, three, rtol=1e-4, atol=1e-7)
     assert digest(found[0].params["policy"]) != digest(found[1].params["policy"])
+
+
+def test_auxiliary_phase_trains_a_part_of_a_network_that_is_called_predictor():
+    class Named(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            x = nn.Dense(4, name="predictor")(obs)
+            policy, value, aux = (nn.Dense(n, name=name)(x) for n, name in ((2, "policy"), (1, "value"), (1, "aux_value")))
+            return policy, value, {"aux_value": aux.squeeze(-1)}
+
+    cfg = PPG.replace(lr=0.0, lr_final=0.0, aux_lr=1e-2, n_pi=1, total_timesteps=PPG.batch_size)
+    train = tiny(cfg, network=purerl.from_linen(Named))
+    before = train.init(jax.random.key(0))
+    after, _ = jax.jit(train.update)(before)
+    assert digest(before.params["predictor"]) != digest(after.params["predictor"])
 
 
 # --- all of PPO's options ---------------------------------------------------------------------------------------------

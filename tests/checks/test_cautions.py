@@ -86,9 +86,14 @@ def test_actions_that_a_gaussian_policy_hardly_reaches_warn(low, high):
         purerl.make_train(cfg.replace(action_distribution="tanh"), env=purerl.wrap_env(env))
 
 
+def test_adam_without_epsilon_warns():
+    with pytest.warns(UserWarning, match="adam_eps = 0.0: makes parameters NaN whose gradient is 0"):
+        purerl.make_train(CFG.replace(adam_eps=0.0))
+
+
 def test_unbounded_actions_do_not_warn():
-    for bound in (np.inf, np.finfo(np.float32).max):
-        space = purerl.Box(-np.full(1, bound, np.float32), np.full(1, bound, np.float32))
+    for low, high in ((-np.inf, np.inf), (0.01, np.inf), (-1e6, 1e6), (-np.finfo(np.float32).max, np.finfo(np.float32).max)):
+        space = purerl.Box(np.full(1, low, np.float32), np.full(1, high, np.float32))
         purerl.make_train(
             CFG.replace(action_mask=""), env=purerl.wrap_env(type("Free", (Doors,), {"action_space": space})(name="x"))
         )

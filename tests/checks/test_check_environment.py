@@ -22,7 +22,7 @@ from tests.helpers.tiny import CFG
         ({"action_mask": "legal"}, acting(Rich, "box")(), "only discrete actions can be masked"),
         ({"critic_obs": "x"}, Rich(), "critic_obs = 'x'"),
         ({"critic_obs": "legal", "action_mask": "legal"}, Rich(), "critic_obs = 'legal': is the action mask"),
-        ({"normalize_obs": True, "normalize_entries": ("index",)}, Rich(), "normalize_entries = 'index': .*cannot be normalised"),
+        ({"normalize_obs": True, "normalize_entries": ("index",)}, Rich(), "normalize_entries = 'index': is categorical"),
         ({"normalize_obs": True, "normalize_entries": ("legal",), "action_mask": "legal"}, Rich(), "'legal': is the action mask"),
         ({"info": ("nothing",)}, Rich(), "'illegal', 'time'"),
     ],

@@ -82,11 +82,11 @@ def test_observations_that_are_not_numbers_are_refused():
             purerl.wrap_env(type("Strange", (Bare,), {"observed": observed})())
 
 
-def test_names_of_entries_must_be_text_beside_entries_of_the_past():
+def test_names_of_one_type_are_needed_where_names_are_added_or_sorted():
     env = purerl.wrap_env(type("Numbered", (Bare,), {"observed": {0: jnp.zeros(2)}})())
-    with pytest.raises(ConfigError, match=r"memory_inputs = .*the observation's entry 0 must have a name too"):
+    with pytest.raises(ConfigError, match=r"memory_inputs = .*needs a dict of observations whose keys are strings"):
         purerl.make_train(PPOConfig(memory="gru", memory_inputs=("reward",)), env=env)
-    with pytest.raises(ConfigError, match="the names of the parts of an action must all be strings"):
+    with pytest.raises(ConfigError, match="the names of the parts of an action must be of one type"):
         purerl.wrap_env(type("Numbered", (Bare,), {"action_space": purerl.Mixed({"a": Discrete(2), 1: Discrete(2)})})())
 
 

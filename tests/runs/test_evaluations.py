@@ -3,6 +3,7 @@
 import importlib
 import json
 import shutil
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -170,16 +171,33 @@ def after(updates):
     return lambda progress: progress.updates >= updates
 
 
-def test_best_states_after_the_checkpoint_are_kept_for_the_same_run_alone(tmp_path):
+def test_best_states_that_the_resumed_run_does_not_reach_are_replaced(tmp_path):
     killed(tmp_path / "a", 4, 7, num_seeds=3)
     best = purerl.load(tmp_path / "a", best=True, env=Varied()).finished
-    assert max(best) > 4
+    assert min(best) <= 4 < max(best)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(purerl.CheckpointMismatch, match="best_by: episode_return in the checkpoint, episode_length here"):
+        fitted(directory=tmp_path / "a", num_seeds=3, eval_every=1, eval_episodes=8, best_by="episode_length")
     fitted(directory=tmp_path / "a", num_seeds=3)
     assert purerl.load(tmp_path / "a", best=True, env=Varied()).finished == best
-    with pytest.warns(UserWarning, match="the best states after update 4, where the run resumes, are removed"):
+    with pytest.warns(
+        UserWarning, match=r"the best states of \d runs are from after update 4, which the resumed run does not reach"
+    ):
         fitted(updates=4, directory=tmp_path / "b", num_seeds=3)
-    assert max(purerl.load(tmp_path / "b", best=True, env=Varied()).finished) <= 4
+    with pytest.warns(UserWarning, match="has a score, so the state is not a best one"):
+        left = purerl.load(tmp_path / "b", best=True, env=Varied())
+    assert left.finished == tuple(min(update, 4) for update in best)
+
+
+@pytest.mark.parametrize("updates", [6, 12])
+def test_best_states_of_a_run_without_schedules_are_kept_up_to_its_end(updates, tmp_path):
+    cfg = CFG.replace(lr_schedule="constant")
+    killed(tmp_path, 4, 7, num_seeds=3, cfg=cfg)
+    best = purerl.load(tmp_path, best=True, env=Varied()).finished
+    with warnings.catch_warnings(action="ignore" if max(best) > updates else "error"):
+        result = fitted(updates=updates, directory=tmp_path, num_seeds=3, cfg=cfg, eval_every=1, eval_episodes=8)
+    wanted = result.evaluations["update"][np.argmax(result.evaluations["episode_return"], axis=0)]
+    assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(wanted)
 
 
 def test_evaluations_of_a_call_that_was_killed_before_its_first_checkpoint_are_dropped(tmp_path):

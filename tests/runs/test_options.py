@@ -11,7 +11,7 @@ BAD_OPTIONS = [
     ({"keep": 0}, "keep = 0: must be an int of at least 1"),
     ({"save_seconds": 0}, "save_seconds = 0: must be a number above 0"),
     ({"resume": "maybe"}, "resume = 'maybe': choose from 'auto', 'must', 'never'"),
-    ({"stop_when": purerl.at_return, "stop_every": 1}, "is not called; use purerl.at_return(475)"),
+    ({"stop_when": purerl.at_return, "stop_every": 1}, "needs a target return: purerl.at_return(475)"),
     ({"render_every": 1}, "render_every = 1: needs eval_every and a directory"),
 ]
 

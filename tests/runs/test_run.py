@@ -159,7 +159,7 @@ def test_wrong_arguments_of_loaded_runs_are_named(tmp_path):
     purerl.save(tmp_path, train, train.init(KEY))
     run = purerl.load(tmp_path, env=Varied())
     for call, says in (
-        (lambda: purerl.load(tmp_path, env=Varied(), sede=1), "sede = 1: is not an argument of make_train"),
+        (lambda: purerl.load(tmp_path, env=Varied(), sede=1), "sede = 1: load has no such argument"),
         (lambda: run.evaluate(seed="x"), "seed = 'x': must be an int"),
         (lambda: purerl.render(run.train, run.state, tmp_path / "a.gif", seed=1.5), "seed = 1.5: must be an int"),
         (lambda: purerl.export(run.train, run.state, platforms="cpu"), "platforms = 'cpu': must be a tuple of cpu, cuda, rocm"),

@@ -160,7 +160,7 @@ def test_evaluations_before_a_resume_are_not_the_newest(tmp_path):
 
 def test_rule_with_one_answer_for_each_run_is_refused():
     rule = lambda progress: progress.evaluation["episode_return"] > 0
-    with pytest.raises(purerl.ConfigError, match="stop_when: returned 2 values, one for each run"):
+    with pytest.raises(purerl.ConfigError, match="stop_when: returned 2 values, not one"):
         fit(num_seeds=2, eval_every=1, eval_episodes=2, stop_when=rule)
     assert fit(eval_every=1, eval_episodes=2, stop_when=rule).stopped_by == "stop_when"
 

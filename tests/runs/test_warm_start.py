@@ -1,6 +1,7 @@
 """Warm starts."""
 
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -147,7 +148,7 @@ def test_another_start_of_an_existing_run_warns(tmp_path):
 @pytest.mark.slow
 def test_networks_that_compute_something_else_warn(tmp_path):
     fitted(updates=1, directory=tmp_path / "a", cfg=CFG.replace(activation="relu"))
-    with pytest.warns(UserWarning, match="activation was 'relu', so that the copied networks compute something else here"):
+    with pytest.warns(UserWarning, match="activation was 'relu', so that the copied networks may compute something else here"):
         fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="swish"))
     force, options = boxed(Varied)(), {"updates": 1, "cfg": CFG.replace(std="state")}
     fitted(**options, directory=tmp_path / "b", env=force)
@@ -157,12 +158,28 @@ def test_networks_that_compute_something_else_warn(tmp_path):
     fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="relu"))
 
 
-def test_diverged_run_is_no_start(tmp_path):
+def test_diverged_runs_are_no_start(tmp_path):
     train = tiny()
     state = train.init(KEY)
-    purerl.save(tmp_path, train, state.replace(params=jax.tree.map(lambda x: x * jax.numpy.nan, state.params)))
-    with pytest.raises(purerl.ConfigError, match=r"init_from.*has a run that has diverged: \['state'\].params.* is not finite"):
-        fitted(updates=1, init_from=tmp_path)
+    purerl.save(tmp_path, train, state.replace(params=state.params | {"value": nans(state.params["value"])}))
+    with pytest.raises(purerl.ConfigError, match=r"init_from.*: 1 of 1 runs have diverged.*; start from another run"):
+        started(state, tmp_path)
+    with pytest.warns(UserWarning, match="value/head, value/torso begin with new parameters"):
+        started(state, tmp_path, ("policy",))
+
+
+def nans(tree):
+    return jax.tree.map(lambda x: x * jax.numpy.nan, tree)
+
+
+@pytest.mark.slow
+def test_start_from_runs_of_which_some_have_diverged_warns(tmp_path):
+    diverging = jax.vmap(lambda lr: CFG.replace(lr=lr, lr_schedule="constant", optimizer="sgd", max_grad_norm=jax.numpy.inf))
+    cfg = diverging(jax.numpy.array([1e-3, 1e30]))
+    with warnings.catch_warnings(action="ignore"):
+        fitted(updates=2, directory=tmp_path, cfg=cfg, on_nonfinite="ignore")
+    with pytest.warns(UserWarning, match="1 of 2 runs have diverged"):
+        fitted(updates=1, init_from=tmp_path, cfg=cfg, on_nonfinite="ignore")
 
 
 @pytest.mark.slow
@@ -180,7 +197,7 @@ def test_copied_networks_that_compute_something_else_warn(tmp_path):
     scaled = lambda scale: Scaled(functools.partial(times, scale=scale))
     plain = CFG.replace(hidden=purerl.PPOConfig().hidden)
     fitted(updates=1, directory=tmp_path / "a", cfg=plain, torso=scaled(1.0))
-    with pytest.warns(UserWarning, match="torso.factor.scale was 1, so that the copied networks compute something else"):
+    with pytest.warns(UserWarning, match="torso.factor.scale was 1, so that the copied networks may compute something else"):
         fitted(updates=1, init_from=tmp_path / "a", cfg=plain, torso=scaled(5.0))
     cfg = CFG.replace(normalize_obs=True)
     fitted(updates=1, directory=tmp_path / "b", cfg=cfg)

@@ -23,7 +23,7 @@ from purerl.pure import Train
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.train import make_train
 
-PLATFORMS = {"cpu", "cuda", "rocm", "tpu"}
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 OTHER_FORMATS = {".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".safetensors", ".pkl", ".npz", ".mlmodel", ".engine"}
 
 
@@ -65,8 +65,8 @@ def export(
     if suffix in OTHER_FORMATS:
         hint = f"jax.export does not write {suffix} files; use the suffix .jaxexport"
         raise ConfigError([Problem("path", str(path), hint)])
-    if not (isinstance(platforms, tuple | list) and platforms and {*platforms} <= PLATFORMS):
-        raise ConfigError([Problem("platforms", platforms, f"must be a tuple of {', '.join(sorted(PLATFORMS))}")])
+    if not (isinstance(platforms, tuple | list) and platforms and all(x in PLATFORMS for x in platforms)):
+        raise ConfigError([Problem("platforms", platforms, f"must be a tuple of {', '.join(PLATFORMS)}")])
     if train.cfg.kernels == "fused":  # a kernel has a fixed size, but the program is for any number of environments
         train = make_train(train.cfg.replace(kernels="xla"), **train.given)
     policy, env = train.policy(state), train.env
@@ -164,7 +164,7 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
 
 
 def _trial(shapes: dict[str, Any], step: int = 0) -> dict[str, np.ndarray]:
-    """Return inputs for three environments: normal samples for floats, 0 and -1 in turn for ints, and random numbers for others.
+    """Return inputs for three environments: normal samples for floats, 0 and -1 in turn for ints, random bools, 0 for others.
 
     The input `first` is True in step 0 only. A discrete action of -1 is the previous action at an episode start. The first bool
     of an array, such as an action mask, is True.
@@ -174,11 +174,11 @@ def _trial(shapes: dict[str, Any], step: int = 0) -> dict[str, np.ndarray]:
         shape = (3, *x.shape[1:])
         if np.issubdtype(x.dtype, np.floating):
             values = draw.normal(size=shape)
-        elif np.issubdtype(x.dtype, np.signedinteger):
-            values = np.full(shape, -(step % 2))
+        elif x.dtype == bool:
+            values = draw.integers(0, 2, shape)
+            values[..., :1] = 1
         else:
-            values = draw.integers(0, 2 if x.dtype == bool else 1 + np.iinfo(x.dtype).max, shape)
-            values[..., :1] |= x.dtype == bool
+            values = np.full(shape, -(step % 2) * np.issubdtype(x.dtype, np.signedinteger))
         found[name] = values.astype(x.dtype)
     return found | ({"first": np.full(3, step == 0)} if "first" in shapes else {})
 

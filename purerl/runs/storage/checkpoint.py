@@ -181,17 +181,12 @@ class Store:
         """Return the number of updates of each checkpoint, in ascending order."""
         return saved_updates(self.directory)
 
-    def clear(self, after: int = -1) -> bool:
-        """Remove the checkpoints after `after` updates, by default all; in the first process, return True if there were any."""
-
-        def remove() -> bool:
-            there = [updates for updates in self.updates() if updates > after]
+    def clear(self) -> None:
+        """Remove all checkpoints."""
+        if is_first():
             with _translate(self._failed):
-                for updates in there:
+                for updates in self.updates():
                     self._remove(updates)
-            return bool(there)
-
-        return bool(by_first(remove))
 
     def load(self, updates: int) -> Checkpoint:
         """Return a checkpoint, read and verified.

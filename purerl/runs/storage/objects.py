@@ -17,7 +17,7 @@ from purerl.core.environment import Environment
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
 
 PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
-OF_SUITES = {  # packages of suites that do not have the name of the suite alone
+OF_SUITES = {  # suites whose numbers depend on several packages
     "brax": ("brax", "mujoco-mjx"),
     "gymnasium": ("gymnasium", "mujoco", "ale-py"),
     "playground": ("playground", "mujoco", "mujoco-mjx", "warp-lang"),
@@ -129,7 +129,7 @@ def versions(env_id: str) -> dict[str, str]:
     env_id: id of the environment, whose suite is included.
     """
     found, (suite, slash, _) = {}, env_id.partition("/")
-    for name in (*PACKAGES, *(OF_SUITES.get(suite, (suite,)) if slash else ())):
+    for name in (*PACKAGES, *(OF_SUITES.get(suite, (suite,)) if suite and slash else ())):
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
