@@ -41,8 +41,9 @@ def checked(env: Environment, num_envs: int) -> Environment:
             shapes = jax.tree.map(lambda x: list(x.shape), action)
             with code_of("env", f"step(keys {list(keys.shape)}, env_state, action {shapes})"):
                 after = strong(step(keys, env_state, action))
-                same = not isinstance(after, TimeStep)
-                return after if same else after.replace(obs=plain_dicts(after.obs), next_obs=plain_dicts(after.next_obs))
+                if not isinstance(after, TimeStep):
+                    return after  # refused below
+                return after.replace(obs=plain_dicts(after.obs), next_obs=plain_dicts(after.next_obs))
 
         return run
 
