@@ -16,10 +16,11 @@ starts at 1, and this prior counts as 1e-4 values of F, as in OpenAI's code.
 predictor), with networks for small observations instead of Atari.
 
 **When to choose it.** If rewards are so rare that PPO never receives one. On DeepSea of size 10 to 20, every seed found the
-rewarded path with RND, and hardly any seed without RND. (On DeepSea of size 8, PPO alone finds the path in seven of eight seeds.)
-On DoorKey 8 x 8, the shares of successful episodes are indistinguishable (0.12 with RND, 0.11 without), though eight of eight
-seeds reach the goal with RND, and three of eight without. If rewards are easy to find, RND gains nothing (FourRooms;
-`tests/benchmarks/RESULTS.md`). An environment step takes about four times as long as without RND (`tests/benchmarks/speed.md`).
+rewarded path with RND, and hardly any seed without RND. (On DeepSea of size 8, PPO alone finds the path in seven of eight
+seeds.) On DoorKey 8 x 8 of Navix 0.7.4, the shares of successful episodes are indistinguishable (0.12 with RND, 0.11 without),
+though eight of eight seeds reach the goal with RND, and three of eight without. If rewards are easy to find, RND gains nothing
+(FourRooms; `tests/benchmarks/RESULTS.md`). An environment step takes about four times as long as without RND
+(`tests/benchmarks/speed.md`).
 
 **Metrics** in addition to PPO's:
 
