@@ -221,7 +221,7 @@ def entries_of(space: Any) -> dict[str, Any]:
 WIDEST = 1e6  # a half width of at least this size stands for a missing bound, not for the scale of an action
 
 
-def have_scale(low: Any, high: Any) -> Any:
+def have_scale(low: np.ndarray | jax.Array, high: np.ndarray | jax.Array) -> Any:
     """Return True for each action dimension whose bounds are a scale: two finite bounds, and a half width below 1e6."""
     return 0.5 * high - 0.5 * low < WIDEST  # infinite if a bound is
 

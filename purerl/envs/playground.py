@@ -2,10 +2,10 @@
 
 In Playground, a training wrapper sets the time limit; here, `purerl.wrap_env` does, from the `episode_length` in the
 environment's config. `done` of the unwrapped environment marks a terminal state. `env_kwargs` override entries of the config,
-such as `episode_length`, `action_repeat` and `impl`. `impl` is `jax` by default; for MuJoCo Warp, `warp`, the entry
-`naconmax` limits the number of contacts of all environments and seeds together. Only the value network receives the observation
-entry `privileged_state`. `randomize` scales arrays of the robot's model, such as `body_mass` and `geom_friction`, but not what an
-environment computed from the model when it was made.
+such as `episode_length`, `action_repeat` and `impl`. `impl` is `jax` by default. With `warp`, MuJoCo Warp simulates the robots,
+and the entry `naconmax` limits the number of contacts of all environments and seeds together. Only the value network receives the
+observation entry `privileged_state`. `randomize` scales arrays of the robot's model, such as `body_mass` and `geom_friction`, but
+not what an environment computed from the model when it was made.
 
 On GPUs that round the inputs of matrix products to TF32, Playground's authors recommend full float32 precision: the
 config field `matmul_precision="highest"`.

@@ -11,6 +11,7 @@ import numpy as np
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.core.types import TrainState
 from purerl.runs.identity import WARM, config_of, unit_differences
+from purerl.runs.run import num_runs
 from purerl.runs.run_batch import pairs_of
 from purerl.runs.storage.checkpoint import Checkpoint
 from purerl.runs.storage.object_values import CODE_NAME
@@ -76,7 +77,8 @@ def warm_start(
     environments may differ.
 
     Raises:
-        ConfigError: the parameters, the statistics or the units of actions do not fit, or a group does not exist.
+        ConfigError: the parameters, the statistics or the units of actions do not fit, a group does not exist, or all saved runs
+          have diverged.
     """
     if found := unit_differences(saved.record, action_unit):
         raise ConfigError([Problem("init_from", str(directory), text) for text in found])
@@ -105,7 +107,7 @@ def warm_start(
 
 def _check_finite(saved: Checkpoint, copied: dict[str, np.ndarray], directory: Any) -> None:
     """Raise a ConfigError if the copied arrays of all saved runs have numbers that are not finite; warn if those of some do."""
-    runs = len(pairs_of(config_of(saved.record), saved.record["seed"], saved.record["num_seeds"] or 1))
+    runs = num_runs(saved.record)
     floats = [x for x in copied.values() if jnp.issubdtype(x.dtype, jnp.floating)]
     finite = np.all([np.isfinite(x.astype(np.float32)).reshape(runs, -1).all(1) for x in floats], axis=0)
     text = f"{runs - finite.sum()} of {runs} runs have diverged: their parameters or statistics are not finite"
