@@ -48,8 +48,14 @@ def test_window_resets_its_memory_and_solves_a_short_chain():
     cfg = purerl.PPOConfig(**SIZES | {"num_envs": 32, "num_steps": 20}, **options)
     _, metrics, _ = trained(cfg, 60, memory=transformer_memory.Window())
     assert metrics["episode_return"][-5:].mean() > 0.9
-    still = cfg.replace(lr=0.0)
-    _, metrics, _ = trained(still, 2, memory=transformer_memory.Window())
+
+
+@pytest.mark.parametrize("steps", [8, 32])
+def test_ratio_is_one_with_windows_longer_than_sequences_and_rollouts(steps):
+    options = {"env": "MemoryChain-bsuite", "env_params": {"memory_length": 4}}
+    cfg = purerl.PPOConfig(**SIZES | {"num_steps": 16, "sequence_length": 4, "lr": 0.0}, **options)
+    _, metrics, _ = trained(cfg, 3, memory=transformer_memory.Window(steps=steps))
+    assert metrics["episodes"].sum() > 8 * 3
     np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
 
 

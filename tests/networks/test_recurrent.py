@@ -190,7 +190,7 @@ def test_initial_recurrent_weights_are_orthogonal_and_biases_zero():
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("shared-lstm", "shared-min_gru")
+@pytest.mark.each_landing("shared-lstm", "shared-min_gru", "shared-lru")
 @one_cell
 @pytest.mark.parametrize("arch", ["separate", "shared"])
 def test_hidden_state_is_reset_at_episode_starts(kind, arch):
@@ -201,6 +201,19 @@ def test_hidden_state_is_reset_at_episode_starts(kind, arch):
     says = lambda carry, first: digest(train.network.apply(params, carry, obs, jnp.full((1, 4), first)))
     assert says(empty, True) == says(full, True) == says(empty, False)
     assert says(full, False) != says(full, True)
+
+
+@one_cell
+def test_outputs_depend_on_the_first_observation_through_distractors(kind):
+    """Two episodes differ in their first observation alone; a new episode forgets it."""
+    train = tiny(REMEMBERS.replace(memory=kind))
+    params, carry = train.init(KEY).params, train.network.initial_carry(2)
+    obs = jnp.repeat(jax.random.normal(KEY, (12, 1, 4)), 2, axis=1).at[0, 0].add(1.0)
+    for starts, forgets in ((jnp.array([0]), False), (jnp.array([0, 6]), True)):
+        first = jnp.zeros((12, 2), bool).at[starts].set(True)
+        outputs, _ = train.network.apply(params, carry, obs, first)
+        for last in (outputs.policy.logits[-1], outputs.value[-1]):
+            assert np.array_equal(*last) == forgets
 
 
 def combinations(*lengths):
@@ -223,7 +236,7 @@ def test_a_new_episode_forgets_an_observation_that_is_not_finite(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("min_gru-1")
+@pytest.mark.each_landing("min_gru-1", "lru-8")
 @combinations(0, 8, 1, 2)
 def test_ratio_is_one_across_episodes(kind, length):
     """The learning rate is 0, and each environment ends more than three episodes in a rollout."""
@@ -247,13 +260,14 @@ def rolled_out(kind, num_steps, length=None, rollouts=1):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("lstm-4")
+@pytest.mark.each_landing("lstm-4", "lru-4")
 @combinations(16, 4, 2)
 def test_replayed_hidden_states_equal_those_of_acting(kind, length):
     network, params, actor, [rollout] = rolled_out(kind, 16, length)
     data = sequences(rollout.steps, rollout.carry, length)
     outputs, after = network.apply(params, data.carry, data.steps.obs, data.steps.first)
     np.testing.assert_allclose(outputs.value, data.steps.value, atol=1e-6)
+    np.testing.assert_allclose(outputs.policy.log_prob(data.steps.action), data.steps.log_prob, atol=1e-5)  # ratio 1
     following = jax.tree.map(lambda c, last: jnp.concatenate([c[1:], last[None]]).reshape(-1, 8), rollout.carry, actor.carry)
     for got, want in zip(jax.tree.leaves(after), jax.tree.leaves(following), strict=True):
         np.testing.assert_allclose(got, want, atol=1e-6)
@@ -283,6 +297,7 @@ def test_hidden_state_continues_across_rollouts(kind):
         ({"minibatches": "time"}, "needs the steps of each environment in order"),
         ({"minibatches": "env", "sequence_length": 4}, "cannot be split into sequences of 4"),
         ({"sequence_length": 3}, "must divide num_steps = 16"),
+        ({"sequence_length": 32}, "must divide num_steps = 16"),
         ({"num_minibatches": 8}, "must divide the number of training sequences, 4"),
         ({"memory": "none", "memory_inputs": ("action",)}, "needs a recurrent network"),
         ({"memory_inputs": ("observation",)}, "distinct names from 'action', 'reward'"),
@@ -359,6 +374,15 @@ def test_run_in_bfloat16_resumes_in_the_middle_of_an_episode_bit_for_bit(kind, t
 
 
 @pytest.mark.slow
+def test_run_does_not_resume_with_another_hidden_state(tmp_path):
+    cfg = REMEMBERS.replace(memory="lru")
+    stopped(tmp_path, 2, cfg=cfg)
+    for name, other in {"memory_size": 16, "memory": "gru", "memory_layers": 2}.items():
+        with pytest.raises(purerl.CheckpointMismatch, match=f"{name}: .* in the checkpoint, {other!r} here"):
+            fitted(cfg=cfg.replace(**{name: other}), directory=tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.each_landing("lru")
 @pytest.mark.parametrize("kind", KINDS)
 def test_ratio_is_one_in_bfloat16(kind):
@@ -383,14 +407,17 @@ def test_exported_memory_acts_like_the_policy_across_episodes(kind):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), *carries.values())
 
 
-@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.each_landing("lru-False")
 @pytest.mark.parametrize("box", [False, True])
-def test_vmap_over_seeds_and_configs_equals_single_runs(box):
-    sweep = jax.vmap(lambda x: REMEMBERS.replace(lr=x, sequence_length=4))(jnp.array([1e-3, 1e-2]))
+@pytest.mark.parametrize("kind", ["gru", "lru"])
+def test_vmap_over_seeds_and_configs_equals_single_runs(kind, box):
+    cfg = REMEMBERS.replace(memory=kind, sequence_length=4)
+    sweep = jax.vmap(lambda x: cfg.replace(lr=x))(jnp.array([1e-3, 1e-2]))
     run = jax.vmap(lambda cfg, key: tiny(cfg, box=box)(key).state, in_axes=(0, None))
     many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
-    assert many.actor.carry["policy"][0].shape == (2, 2, 4, 8)
-    alone = jax.jit(tiny(REMEMBERS.replace(lr=1e-2, sequence_length=4), box=box))(jax.random.split(KEY, 2)[0]).state
+    assert jax.tree.leaves(many.actor.carry)[0].shape == (2, 2, 4, 8)
+    alone = jax.jit(tiny(cfg.replace(lr=1e-2), box=box))(jax.random.split(KEY, 2)[0]).state
     for got, want in zip(jax.tree.leaves(many.params), jax.tree.leaves(alone.params), strict=True):
         np.testing.assert_allclose(got[0, 1], want, rtol=2e-2, atol=2e-3)
 

@@ -120,7 +120,7 @@ def learnt(state):
     return jax.tree.map(lambda x: x.moments if is_scale(x) else x, everything, is_leaf=is_scale)
 
 
-slow = [("kl", 2), ("gru", 4), ("rnd", 8), ("ppg", 2), ("appo", 4)]
+slow = [("kl", 2), ("gru", 4), ("lru", 2), ("rnd", 8), ("ppg", 2), ("appo", 4)]
 product = [("ppo", 4)]
 for case in ((name, count) for name in CASES for count in (2, 4, 8)):
     mark = pytest.mark.slow if case in slow else pytest.mark.long
@@ -128,7 +128,7 @@ for case in ((name, count) for name in CASES for count in (2, 4, 8)):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("ppg-2")
+@pytest.mark.each_landing("ppg-2", "lru-2")
 @pytest.mark.parametrize(("name", "count"), product)
 def test_devices_together_equal_one_device_with_all_environments(name, count, monkeypatch):
     cfg = CASES[name]
