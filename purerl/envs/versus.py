@@ -97,7 +97,8 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
 
     Observations are dicts with the entries `board`, from the view of the player to move, and `action_mask`, the valid actions.
     The reward of a step is the sum of the agent's rewards from its own move and from all moves before its next turn. The game
-    chooses at random who begins. `info["won"]` and `info["drawn"]` are 1 at the end of a won or tied game, else 0; the config
+    chooses at random who begins. An action that the mask excludes ends the game: for Pgx, the player that took it has lost.
+    `info["won"]` and `info["drawn"]` are 1 at the end of a won or tied game, else 0; the config
     field `episode_info=("won",)` adds the win rate to the metrics. Games have no time limit, so evaluations need `max_steps`.
     `notebooks/14_self_play.ipynb` trains by self-play.
 

@@ -14,16 +14,16 @@ CFG = purerl.PPOConfig(total_timesteps=4096, num_envs=16, num_steps=32, hidden=(
 
 
 class Fixed:
-    """A player that always takes the first legal action, or the last one; None reads what a game does not show."""
+    """A player that takes the first action with a mask of `mask`, or the last; None reads what a game does not show."""
 
-    def __init__(self, last, carry=()):
-        self.last, self.carry = last, carry
+    def __init__(self, last, carry=(), mask=True):
+        self.last, self.carry, self.mask = last, carry, mask
 
     def initial_carry(self, num_envs):
         return self.carry
 
     def __call__(self, carry, obs, first, key):
-        legal = obs["action_mask" if self.last is not None else "previous_action"]
+        legal = obs["action_mask" if self.last is not None else "previous_action"] == self.mask
         last = legal.shape[-1] - 1 - jnp.argmax(legal[:, ::-1], axis=-1)
         return (last if self.last else jnp.argmax(legal, axis=-1)).astype(jnp.int32), carry
 
@@ -99,6 +99,18 @@ def test_games_that_end_before_the_agents_turn_are_drawn_again():
     (match, _), _ = jax.jit(purerl.versus("sparrow_mahjong").reset)(jax.random.split(KEY, 512))
     assert not match.game.terminated.any()
     assert (match.game.current_player == 0).all()
+
+
+def test_player_that_takes_an_illegal_action_loses():
+    won, drawn, lost = outcomes(purerl.versus("tic_tac_toe", Fixed(False, mask=False)), num_steps=1)
+    assert (won, drawn, lost) == (1, 0, 0)  # in the opponent's first turn after a move of the agent's, an action is illegal
+    env = purerl.versus("tic_tac_toe")
+    env_state, obs = env.reset(jax.random.split(KEY, 64))
+    begun = ~obs["action_mask"].all(-1)
+    after = env.step(jax.random.split(KEY, (2, 64)), env_state, jnp.argmin(obs["action_mask"], axis=-1))
+    np.testing.assert_array_equal(after.reward[begun], -1)
+    np.testing.assert_array_equal(after.terminated, begun)
+    assert not after.info["won"].any()
 
 
 def test_another_opponent_is_another_task(tmp_path):
