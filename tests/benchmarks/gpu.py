@@ -13,19 +13,25 @@ programs as the host has cores compile side by side, then run in turn. Each resu
     presets   the curve of one seed for each preset with published settings that was not run elsewhere; only if named
     smoke     a test that all parameters are finite after one update of each algorithm
     profile   the kernels of an update of B that take the most time
+    start     seconds of the first update in a new process, and in the next one with its compiled programs: in all, tracing,
+              lowering, XLA with autotuning
     fused     microseconds for the networks and gradients of a minibatch, by XLA and by several fused kernels; only if named
 
-A machine without access to package registries needs the wheels of gymnax, brax, jaxopt, ml-collections, trimesh, mujoco,
-mujoco-core, mujoco-mjx, PyOpenGL, glfw, craftax, playground, mediapy, gymnasium, tyro, docstring-parser, shtab, typeguard,
-tensorboardX and platformdirs. Get them on another machine by `pip download --no-deps -d DIRECTORY NAME==VERSION ...`, and install
-them by `pip install --no-index --no-deps DIRECTORY/*.whl`.
+The learning of brax/ant is measured beside brax's own PPO. The PPO of Craftax_Baselines is a script without a package, and is not
+run.
 
-`--small` runs small versions of the parts in a few minutes on a CPU, to test this script.
+For a machine without access to package registries, `--wheels DIRECTORY` downloads the wheels of all packages of this environment
+and, into DIRECTORY/purejaxrl, those of purejaxrl's. There, `pip install --no-index --no-deps DIRECTORY/*.whl` installs them.
+
+`--small` runs small versions of the parts in a few minutes on a CPU, to test this script. Results of one device and commit are
+added to those in the file.
 """
 
 import argparse
 import collections
 import glob
+import importlib.metadata
+import itertools
 import json
 import os
 import pathlib
@@ -35,6 +41,7 @@ import tempfile
 import threading
 import time
 
+from purerl.runs.storage.files import atomic_write
 from tests.benchmarks.programs import GRU, IMAGES, LARGE, SMALL
 
 HERE = pathlib.Path(__file__).parent
@@ -71,6 +78,25 @@ FUSED = (
     "xla",
     *(f"{rows} rows, {programs} programs, {warps} warps" for rows in (16, 32) for programs in (128, 264) for warps in (4, 8)),
 )
+OF_PUREJAXRL = ("gymnax==0.0.9", "distrax", "tfp-nightly")
+ANT_OF_BRAX = {"num_evals": 5, "reward_scaling": 10, "episode_length": 1000, "normalize_observations": True, "unroll_length": 5}
+ANT_OF_BRAX |= {"num_minibatches": 32, "num_updates_per_batch": 4, "discounting": 0.97, "learning_rate": 3e-4}
+ANT_OF_BRAX |= {"entropy_cost": 1e-2, "num_envs": 4096, "batch_size": 2048}
+# Run in a process of its own: an update of the default config, with the seconds that JAX reports for its parts.
+START = """
+import json, time
+begin = time.perf_counter()
+import jax
+import purerl
+spent = {}
+add = lambda event, seconds, **_: spent.update({event: spent.get(event, 0.0) + seconds})
+jax.monitoring.register_event_duration_secs_listener(add)
+imported = time.perf_counter()
+purerl.fit(purerl.PPOConfig(total_timesteps=512), progress=False)
+names = {"tracing": "jaxpr_trace", "lowering": "jaxpr_to_mlir_module", "XLA": "backend_compile"}
+parts = {name: sum(x for event, x in spent.items() if part in event) for name, part in names.items()}
+print(json.dumps({"import": imported - begin, "first update": time.perf_counter() - imported, **parts}))
+"""
 ON_TWO_CORES = ("CartpoleBalance", "CartpoleSwingup")  # tasks of Playground whose presets were run on two cores
 SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "lstm", "min_gru", "bfloat16", "fused")
 
@@ -144,7 +170,10 @@ def smoke(name):
 
 
 def fused(name):
-    """Time the outputs and gradients of two networks; return microseconds for each number of batch rows and of seeds."""
+    """Time the outputs and gradients of two networks; return microseconds for each size, number of batch rows and of seeds.
+
+    The widest network is that of ant, which configs refuse with fused kernels.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -156,9 +185,8 @@ def fused(name):
     if name != "xla":
         numbers = [int(x) for x in name.split() if x.isdigit()]
         fused_kernels.ROWS, fused_kernels.PROGRAMS, fused_kernels.WARPS = numbers
-    sizes = ((4, 64), (64, 64), (64, 2))
-    keys = jax.random.split(jax.random.key(0), len(sizes))
-    layers = [{"kernel": jax.random.normal(key, x) / 8, "bias": jnp.zeros(x[1])} for key, x in zip(keys, sizes, strict=True)]
+    key = jax.random.key(0)
+    layer = lambda x: {"kernel": jax.random.normal(jax.random.fold_in(key, x[1]), x) / 8, "bias": jnp.zeros(x[1])}
 
     def by_xla(networks, x):
         heads = [apply_dense_layers(hidden, x, jnp.tanh) @ head["kernel"] + head["bias"][None] for *hidden, head in networks]
@@ -168,10 +196,18 @@ def fused(name):
         return jnp.square(apply_fused_layers(pack_layers([group_of(x) for x in networks]), x, jnp.tanh, interpret)).sum()
 
     gradient, calls = jax.value_and_grad(by_xla if name == "xla" else by_kernels), {}
-    for rows, seeds in ((32, 1), (16, 2)) if interpret else ((128, 1), (2048, 1), (65_536, 1), (128, 2048)):
+    batches = ((32, 1), (16, 2)) if interpret else ((128, 1), (2048, 1), (65_536, 1), (128, 2048))
+    measured = [((4, 64, 64, 2), *batch) for batch in batches]
+    measured += [(sizes, *batch) for sizes in ((16, 128, 128, 8), (87, 256, 256, 8)) for batch in batches if batch[1] == 1]
+    for sizes, rows, seeds in measured:
+        layers = list(map(layer, itertools.pairwise(sizes)))
         many = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), [layers, layers])  # noqa: B023
-        given = many, jax.random.normal(keys[0], (seeds, rows, 4))
-        calls[f"{rows} rows, {seeds} seeds"] = jax.jit(jax.vmap(gradient)).lower(*given).compile(), given
+        given = many, jax.random.normal(key, (seeds, rows, sizes[0]))
+        what = f"{'-'.join(map(str, sizes))}, {rows} rows, {seeds} seeds"
+        try:
+            calls[what] = jax.jit(jax.vmap(gradient)).lower(*given).compile(), given
+        except Exception as error:  # of the compiler, for a network that is too wide
+            print(f"{what}: {error}", file=sys.stderr)
     print("ready", flush=True)
     sys.stdin.readline()
     found = {}
@@ -183,6 +219,31 @@ def fused(name):
         jax.block_until_ready(last)
         found[what] = (time.perf_counter() - begin) / 50 * 1e6
     return found
+
+
+def start():
+    """Return the seconds of the first update in two processes, one after the other, which share a cache of programs."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with tempfile.TemporaryDirectory() as cache:
+        run = lambda: subprocess.check_output([sys.executable, "-c", START], env=os.environ | {"PURERL_CACHE": cache}, text=True)
+        return {which: json.loads(run().splitlines()[-1]) for which in ("first start", "second start")}
+
+
+def ant_of_brax(steps, small):
+    """Train ant by brax's own PPO with its published settings; return the seconds with compilation, and the mean returns."""
+    from brax import envs
+    from brax.training.agents.ppo import train as ppo
+
+    print("ready", flush=True)
+    sys.stdin.readline()
+    begin, curve = time.perf_counter(), {}
+    progress = lambda step, metrics: curve.update({int(step): float(metrics["eval/episode_reward"])})
+    sizes = {"num_envs": 8, "batch_size": 8, "num_minibatches": 1, "num_evals": 1, "num_eval_envs": 2, "episode_length": 4}
+    settings = ANT_OF_BRAX | (sizes if small else {})
+    env = envs.get_environment("ant", backend="positional")
+    ppo.train(environment=env, num_timesteps=80 if small else steps, seed=1, progress_fn=progress, **settings)
+    return {"seconds": time.perf_counter() - begin, "curve": curve}
 
 
 def profile(cfg):
@@ -237,6 +298,10 @@ def config(part, name, small):
 
 def one(part, name, small):
     """Run one program in this process, and return its result."""
+    if part == "start":
+        return start()
+    if part == "of brax":
+        return ant_of_brax(LEARNING[name][2], small)
     if part in ("smoke", "fused"):
         return (smoke if part == "smoke" else fused)(name)
     cfg, seeds = config(part, name, small)
@@ -257,11 +322,20 @@ def commands(parts, small, purejaxrl, peer):
     """Return a dict from `(part, name, library)` to the command of a program. Programs of one row are neighbours."""
     made = {}
     named = {"speed": SPEED, "rates": RATES, "learning": LEARNING, "smoke": SMOKE, "profile": ("B",), "fused": FUSED}
-    named["presets"] = published()
+    named |= {"presets": published(), "start": ("fit",)}
     chosen = [part.partition(":") for part in parts]
     for part, name in [(kind, name) for kind, _, only in chosen for name in ([only] if only else named[kind])]:
         made[part, name, "purerl"] = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([part, name, small])]
-        if part == "speed" and purejaxrl and not small and SPEED[name][0].get("torso") != "cnn":  # purejaxrl has no convolutions
+        if (part, name) == ("learning", "brax/ant"):
+            made[part, name, "brax"] = [
+                sys.executable,
+                "-m",
+                "tests.benchmarks.gpu",
+                "--one",
+                json.dumps(["of brax", name, small]),
+            ]
+        alone = part != "speed" or SPEED[name][0].get("torso") == "cnn" or "kernels" in SPEED[name][0]
+        if purejaxrl and not small and not alone:  # purejaxrl has no convolutions, and the rows with fused kernels have its rows
             changes, seeds, steps = SPEED[name]
             work = {key: changes[key] for key in ("env", "num_envs", "num_steps", "num_minibatches")} | {"repeats": 2}
             work |= {"memory": "memory" in changes, "seeds": seeds, "total_timesteps": steps, "turns": True}
@@ -303,6 +377,14 @@ def about():
     return {"device": device, "versions": versions, "date": time.strftime("%Y-%m-%d"), "commit": commit}
 
 
+def download(directory):
+    """Download the wheels of all installed packages except purerl, and those that purejaxrl needs in their place."""
+    installed = {x.metadata["Name"]: x.version for x in importlib.metadata.distributions()}
+    pinned = [f"{name}=={version}" for name, version in installed.items() if name not in ("purerl", "pip")]
+    for packages, folder in ((pinned, directory), (OF_PUREJAXRL, f"{directory}/purejaxrl")):
+        subprocess.check_call([sys.executable, "-m", "pip", "download", "--no-deps", "-d", folder, *packages])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", default=["speed", "rates", "smoke", "profile", "learning"])
@@ -311,23 +393,32 @@ def main():
     parser.add_argument("--out", default=str(PATH))
     parser.add_argument("--width", type=int, default=os.cpu_count())
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--wheels", metavar="DIRECTORY", help="download wheels, and measure nothing")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.wheels:
+        return download(args.wheels)
     if args.one:
         print(json.dumps(one(*json.loads(args.one))))
         return 0
-    out, begin = pathlib.Path(args.out), time.time()
-    found = about()
+    out, begin, found = pathlib.Path(args.out), time.time(), about()
+    if out == PATH and (args.small or found["device"] == "cpu"):
+        parser.error("gpu.json has measurements of a GPU; use --out FILE")
+    before = json.loads(out.read_text()) if out.exists() else {}
+    found = before if all(before.get(name) == found[name] for name in ("device", "commit", "versions")) else found
 
     def keep(key, result):
         part, name, library = key
         row = found.setdefault(part, {}).setdefault(name, {})
         row[library] = result
-        speeds = [max(x["speeds"]) for x in row.values() if isinstance(x, dict) and "speeds" in x]
-        if len(speeds) == 2:
-            row["ratio"] = speeds[0] / speeds[1]
+        peer = found[part].get(name.removesuffix(", fused"), row).get("purejaxrl")
+        if part == "speed" and result and peer and row["purerl"]:
+            row["ratio"] = max(row["purerl"]["speeds"]) / max(peer["speeds"])
         print(f"{time.time() - begin:.0f} s", key, json.dumps(result)[:600], flush=True)
-        out.write_text(json.dumps(found, indent=1) + "\n")
+        try:
+            atomic_write(out, (json.dumps(found, indent=1) + "\n").encode())
+        except OSError as error:  # such as a full disk: the next result may be saved again
+            print(f"{out} was not written: {error}", flush=True)
 
     logs = pathlib.Path(tempfile.mkdtemp()) if args.small else out.parent
     run_in_turn(commands(args.parts, args.small, args.purejaxrl, args.peer), args.width, keep, logs)

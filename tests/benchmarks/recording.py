@@ -12,6 +12,7 @@ import jaxlib
 
 import purerl
 from purerl.runs.compile_cache import kind_of_processor
+from purerl.runs.storage.files import atomic_write
 from tests.benchmarks import tables
 
 HERE = pathlib.Path(__file__).parent
@@ -50,7 +51,8 @@ def in_order(rows, names):
 
 def write(file, kept, order=None):
     """Save all rows sorted by name, or the rows that `order` names in this order, and rewrite the tables."""
-    (HERE / file).write_text(json.dumps(in_order(kept, sorted(kept) if order is None else order), indent=1) + "\n")
+    text = json.dumps(in_order(kept, sorted(kept) if order is None else order), indent=1) + "\n"
+    atomic_write(HERE / file, text.encode())
     tables.render()
 
 

@@ -402,9 +402,9 @@ def gpu_table(gpu):
     lines = ["| | purerl, steps/s | purejaxrl | ratio | memory, MB | purejaxrl's | compiling, s | purejaxrl's |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|")
     for name, row in gpu["speed"].items():
-        both = [row[program] or {} for program in ("purerl", "purejaxrl")]
+        both = [row.get(program) or {} for program in ("purerl", "purejaxrl")]
         speeds = [f"{max(x['speeds']) / 1e3:,.0f} k" if x else "" for x in both]
-        ratio = f"{row['ratio']:.2f}" if row["ratio"] else ""
+        ratio = f"{row['ratio']:.2f}" if row.get("ratio") else ""
         others = [f"{x[kind]:,.0f}" if x.get(kind) else "" for kind in ("megabytes", "compile") for x in both]
         lines.append("| " + " | ".join([name, *speeds, ratio, *others]) + " |")
     return "\n".join(lines)
@@ -466,6 +466,7 @@ SPEED_GLANCE = {
 TABLES = {
     "glance": glance_table,
     "gpu": gpu_table,
+    "gpu at db4f90f": gpu_table,
     "gpu learning": gpu_learning_table,
     "resets": resets_table,
     "speed glance": speed_glance_table,
@@ -501,7 +502,7 @@ TABLES = {
 OF_PROGRAMS = ("programs on a TPU", "devices", "devices on a TPU", "scaling", "kernels of a step", "kernels of a minibatch")
 FILES = dict.fromkeys(OF_PROGRAMS, "programs")
 FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
-FILES |= {"gpu learning": "gpu", "registers": "fused"}
+FILES |= {"gpu learning": "gpu", "gpu at db4f90f": "gpu_db4f90f", "registers": "fused"}
 FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed", "value clip": "studies"}
 
 if __name__ == "__main__":

@@ -194,12 +194,22 @@ def test_recorded_programs_are_below_their_ceilings():
         assert set(targets) == set(programs.TARGETS)
         for target in programs.TARGETS:
             assert programs.beyond(name, target, targets[target]["purerl"]) == []
+    for name, row in tables.kept("resets").items():
+        assert programs.beyond(name, "h100", row) == []
+
+
+def test_recorded_fused_minibatches_meet_their_goals():
+    for name, forms in tables.kept("fused")["minibatches"].items():
+        if name not in ("C", "commit"):  # the goals are of networks with few inputs
+            assert forms["fused"]["of a minibatch"] <= 25
+            assert forms["fused"]["bytes of a row"] <= forms["xla"]["bytes of a row"] / 4
 
 
 def test_grown_program_exceeds_its_ceiling():
     recorded = tables.kept("programs")
     row = recorded["A"]["h100"]["purerl"]
-    for what, n in (("kernels", 2501), ("waits", 1), ("memory", 10**6)):
+    loops = [{"times": 128, "kernels": 11}]
+    for what, n in (("kernels", 2501), ("waits", 1), ("memory", 10**6), ("moved", 1.03 * row["moved"]), ("loops", loops)):
         assert len(programs.beyond("A", "h100", row | {what: n})) == 1
     row = recorded["B on 8 devices"]["v5e"]["purerl"]
     assert programs.beyond("B on 8 devices", "v5e", row) == []
