@@ -111,6 +111,16 @@ def test_modules_are_short():
     assert max(len(path.read_text().splitlines()) for path in MODULES.values()) <= 350
 
 
+def test_functions_are_short():
+    """The body of a function has at most 60 lines, without its docstring, comments and blank lines."""
+    for path in MODULES.values():
+        lines = path.read_text().splitlines()
+        is_code = lambda number: (text := lines[number - 1].strip()) and not text.startswith("#")  # noqa: B023
+        for node in (x for x in ast.walk(ast.parse(path.read_text())) if isinstance(x, ast.FunctionDef)):
+            body = node.body[ast.get_docstring(node) is not None :]
+            assert not body or sum(map(bool, map(is_code, range(body[0].lineno, node.end_lineno + 1)))) <= 60, node.name
+
+
 def test_test_files_do_not_import_each_other():
     for path in TESTS.rglob("*.py"):
         found = re.findall(r"^ *(?:from|import) (tests\.[\w.]*test_\w+)", path.read_text(), re.MULTILINE)

@@ -13,8 +13,7 @@ from jax.core import Tracer
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
-from purerl.core.metrics import is_metric
+from purerl.core.errors import ConfigError, Problem, code_of, name_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
@@ -52,7 +51,7 @@ def check_parts(given: dict[str, Any]) -> None:
     }
     for name, (args, expected) in calls.items():
         if name in given:
-            with code_of(name, f"{name}({', '.join(str(list(x.shape)) for x in args)})"):
+            with code_of(name, f"{name_of(given[name])}({', '.join(str(list(x.shape)) for x in args)})"):
                 result = jax.eval_shape(given[name], *args)
             if getattr(result, "shape", None) != expected:
                 found.append(
@@ -85,9 +84,9 @@ def check_update(algorithm: Algorithm, axis: Axis | None) -> None:
 
     def run(key: jax.Array) -> Any:
         state = algorithm.init(key)
-        return state, *state_and_metrics("algorithm", algorithm.update(state))
+        return state, *algorithm.update(state)
 
-    before, after, metrics = shapes_on(axis, run, jax.random.key(0))
+    before, after, _ = shapes_on(axis, run, jax.random.key(0))
     described = lambda tree: {
         jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in jax.tree_util.tree_leaves_with_path(tree)
     }
@@ -95,9 +94,7 @@ def check_update(algorithm: Algorithm, axis: Axis | None) -> None:
     paths = [path for path in {**then, **now} if then.get(path) != now.get(path)]
     changed = [f"{path} is {then.get(path, 'missing')} before an update, {now.get(path, 'missing')} after" for path in paths]
     hint = "an update must keep the arrays of the training state: "
-    found = [Problem("algorithm", ..., hint + "; ".join(changed[:3]))] if changed else []
-    wrong = [name for name, x in metrics.items() if not is_metric(x)]
-    raise_if_any(found + [Problem("algorithm", name, "must be a metric, as purerl.ppo returns them") for name in wrong])
+    raise_if_any([Problem("algorithm", ..., hint + "; ".join(changed[:3]))] if changed else [])
 
 
 FIXED = ("optimizer", "adam_eps", "weight_decay", "normalize_reward", "reward_clip")  # with the groups below
@@ -120,12 +117,16 @@ def check_changed_config(cfg: OnPolicyConfig, changed: OnPolicyConfig) -> None:
 
 
 def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """Return the algorithm that `maker` builds; raise a ConfigError if `maker` fails or returns anything but an `Algorithm`."""
+    """Return the algorithm that `maker` builds, whose update may return numbers as metrics.
+
+    Raises:
+        ConfigError: `maker` fails, or returns anything but an `Algorithm`.
+    """
     with code_of("algorithm", "algorithm(cfg, env, network, parts)"):
         made = maker(cfg, env, network, parts)
     if not isinstance(made, Algorithm):
         raise ConfigError([Problem("algorithm", made, "must return a purerl.Algorithm(init, update, phases)")])
-    return made
+    return made._replace(update=lambda state: state_and_metrics("algorithm", made.update(state)))
 
 
 def check_config(

@@ -14,7 +14,7 @@ from purerl.config.rules import surely_holds
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, code_of, raise_if_any, warn
 from purerl.core.platform import strong
-from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, action_shapes, parts_of
+from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, Space, action_shapes, parts_of
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.learning.custom import optimizer_problems
 from purerl.learning.phases import Phase, moving_groups
@@ -33,7 +33,7 @@ def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optim
 
 def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig, distils: bool) -> list[Problem]:
     """Report mismatches between the network and the environment or config. Nothing is compiled."""
-    key, num_envs = jax.random.key(0), 2
+    num_envs = 2
     params, obs = shapes_of(cfg, network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
     with code_of("network", f"initial_carry({num_envs})"):
@@ -48,12 +48,6 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig, d
         return [Problem("network", "predictor", "is the name of the parameters of rnd; rename this part of the network")]
     outputs, carry_after = result
     _warn_of_rounding(outputs)
-    space = env.action_space
-
-    def act(policy):
-        action = policy.sample(policy.noise(key))
-        return policy.env_action(action, space), policy.log_prob(action)
-
     found = _group_problems(cfg, params, outputs)
     if carry_after != carry:
         found.append(
@@ -64,14 +58,34 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig, d
         axis = f"with an axis of {cfg.streams} reward streams" if streams else "without an output axis"
         hint = f"the value of {num_envs} observations must have shape {[1, num_envs, *streams]}, {axis}"
         found.append(Problem("network", list(outputs.value.shape), hint))
+    found += _action_problems(outputs, env.action_space, num_envs)
+    if network.is_recurrent:
+        axes = {x.shape[:1] for x in jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(3)))}
+        if axes - {(3,)}:
+            hint = "the arrays of the carry must have the environments as their first axis, [num_envs, ...]"
+            found.append(Problem("network", carry, hint))
+        found += sequence_problems(cfg)
+    elif cfg.sequence_length:
+        found.append(Problem("sequence_length", cfg.sequence_length, "needs a recurrent network; set memory, or use 0"))
+    return found
+
+
+def _action_problems(outputs: Outputs, space: Space, num_envs: int) -> list[Problem]:
+    """Report mismatches between the policy, or heads that read actions, and the action space."""
+    key = jax.random.key(0)
+
+    def act(policy):
+        action = policy.sample(policy.noise(key))
+        return policy.env_action(action, space), policy.log_prob(action)
+
     if isinstance(space, Mixed) and len(getattr(outputs.policy, "parts", ())) != len(parts_of(space)):
         hint = f"the policy must be purerl.distributions.Joint, with a distribution for each of {len(parts_of(space))} parts"
-        return [*found, Problem("network", type(outputs.policy), hint)]
+        return [Problem("network", type(outputs.policy), hint)]
     with code_of("network", "the policy's sample(noise), env_action and log_prob"):
         action, log_prob = jax.eval_shape(act, outputs.policy)
     expected, shapes = action_shapes(space, 1, num_envs), lambda tree: jax.tree.map(lambda x: list(x.shape), tree)
     dtypes = lambda tree: jax.tree.map(lambda x: x.dtype.name, tree)
-    is_float = lambda tree: [np.issubdtype(x.dtype, np.floating) for x in jax.tree.leaves(tree)]
+    is_float, found = lambda tree: [np.issubdtype(x.dtype, np.floating) for x in jax.tree.leaves(tree)], []
     if shapes(action) != shapes(expected) or log_prob.shape != (1, num_envs):
         hint = f"actions must have shape {shapes(expected)}, with one log-probability each"
         hint += "; for a Box, return DiagGaussian, or (mean, log_std) from a module" if isinstance(space, Box) else ""
@@ -89,14 +103,6 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig, d
     policies = outputs.policy.parts if isinstance(space, Mixed) else [outputs.policy]
     for policy, part in zip(policies, parts_of(space), strict=True):
         found += _choice_problems(policy, part)
-    if network.is_recurrent:
-        axes = {x.shape[:1] for x in jax.tree.leaves(jax.eval_shape(lambda: network.initial_carry(3)))}
-        if axes - {(3,)}:
-            hint = "the arrays of the carry must have the environments as their first axis, [num_envs, ...]"
-            found.append(Problem("network", carry, hint))
-        found += sequence_problems(cfg)
-    elif cfg.sequence_length:
-        found.append(Problem("sequence_length", cfg.sequence_length, "needs a recurrent network; set memory, or use 0"))
     return found
 
 

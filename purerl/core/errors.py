@@ -59,7 +59,12 @@ def code_of(field: str, what: str) -> Iterator[None]:
 
 def guarded(field: str, function: Callable) -> Callable:
     """Wrap a custom function so that its errors become ConfigErrors about the argument `field`."""
-    return code_of(field, getattr(function, "__name__", repr(function)))(function)
+    return code_of(field, name_of(function))(function)
+
+
+def name_of(function: Any) -> str:
+    """Return the name of a custom function for a message."""
+    return getattr(function, "__name__", repr(function))
 
 
 class ConfigError(ValueError):

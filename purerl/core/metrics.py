@@ -53,8 +53,9 @@ class Max(struct.PyTreeNode):
         return np.asarray(self.value)
 
 
-def mean_of(x: jax.Array) -> Mean:
+def mean_of(x: jax.Array | float) -> Mean:
     """Return the mean of all entries of `x` over all devices."""
+    x = jnp.asarray(x)
     return Mean(reductions.total(x.astype(jnp.float32)), jnp.int32(x.size * reductions.num_devices()))
 
 

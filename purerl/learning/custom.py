@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core.dependence import inputs_read
-from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, code_of, guarded, name_of, raise_if_any, warn
 from purerl.core.metrics import Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 from purerl.networks.foreign import describe
@@ -32,7 +32,7 @@ def extra_term(function: Callable) -> Callable:
     def term(params: Any, outputs: Any, batch: Any, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
         found = call(params, outputs, batch, cfg)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
-            hint = "must return a pair: a scalar loss and a dict from names to scalars"
+            hint = f"{name_of(function)} must return a pair: a scalar loss and a dict from names to scalars"
             raise ConfigError([Problem("extra_loss", describe(found), hint)])
         loss, *rest = _scalars("extra_loss", {"the loss": found[0], **found[1]}).values()
         if isinstance(found[0], Tracer):  # a constant loss, such as 0.0, adds nothing but metrics
@@ -49,7 +49,8 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
     def measure(state: Any, batch: Any, metrics: dict[str, Any]) -> dict[str, Mean]:
         found = call(state, **accepted(function, batch=batch, metrics=values(metrics)))
         if not isinstance(found, dict):
-            raise ConfigError([Problem("measure", describe(found), "must return a dict from names to scalars")])
+            hint = f"{name_of(function)} must return a dict from names to scalars"
+            raise ConfigError([Problem("measure", describe(found), hint)])
         hint = "is already the name of a metric, or of its statistics over seeds; choose another name"
         statistics = {f"{name}/{kind}" for name in (*metrics, *found) for kind in ("min", "max", "std")}
         taken = lambda name: name in metrics or name in (*COLUMNS, *statistics) or str(name).startswith("evaluation/")
@@ -57,9 +58,6 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
         return {name: mean_of(x) for name, x in _scalars("measure", found).items()}
 
     return measure
-
-
-SIGNATURE = "policy_loss(outputs, old, advantage, cfg) -> loss of each step [L, N]"
 
 
 def checked_loss(function: Callable) -> Callable:
@@ -70,10 +68,10 @@ def checked_loss(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def loss(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
-        with code_of("policy_loss", SIGNATURE):
+        with code_of("policy_loss", f"{name_of(function)}(outputs, old, advantage, cfg)"):
             found = function(outputs, old, advantage, cfg)
         if getattr(found, "shape", None) != advantage.shape:
-            hint = f"must return losses of shape {list(advantage.shape)}, one per step: {SIGNATURE}"
+            hint = f"{name_of(function)} must return losses of shape {list(advantage.shape)}, one per step"
             raise ConfigError([Problem("policy_loss", describe(found), hint)])
         _warn_unless_learnt("policy_loss", lambda new: function(new, old, advantage, cfg), outputs)
         return found.astype(jnp.float32)
@@ -96,7 +94,8 @@ def checked_advantage(function: Callable) -> Callable:
     def advantage(steps: Transition, *args: Any, **kwargs: Any) -> Advantages:
         found = call(steps, *args, **kwargs)
         if not isinstance(found, Advantages):
-            raise ConfigError([Problem("advantage", describe(found), "must return purerl.Advantages(advantage, target)")])
+            hint = f"{name_of(function)} must return purerl.Advantages(advantage, target)"
+            raise ConfigError([Problem("advantage", describe(found), hint)])
         hint = f"the advantage and the target must have the shape of the values, {list(steps.value.shape)}"
         wrong = [np.shape(x) for x in (found.advantage, found.target) if np.shape(x) != steps.value.shape]
         raise_if_any([Problem("advantage", list(shape), hint) for shape in wrong[:1]])

@@ -263,7 +263,12 @@ def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batc
         steps = unpack(jax.tree.map(lambda x: x[:, rows], packed))
         steps = steps.replace(**recomputed) if recomputed else steps
         minibatch = Sequences(steps, jax.tree.map(lambda x: x[rows], batch.carry))
-        return jax.grad(lambda flat: phase.loss(as_params(flat), minibatch), has_aux=True)(flat)
+
+        def loss(flat):
+            found, metrics = phase.loss(as_params(flat), minibatch)
+            return found, {name: jnp.asarray(x, jnp.float32) for name, x in metrics.items()}
+
+        return jax.grad(loss, has_aux=True)(flat)
 
     def accumulate(flat, rows, recomputed):
         parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, phase.accumulate, axis=-1)), (rows, recomputed))

@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import Literal
 
 from purerl.acting.normalize import initial_statistics, merge_statistics, standardize_values
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, guarded, raise_if_any
 from purerl.core.keys import clock_at, named_key
 from purerl.core.metrics import is_metric, mean_of
 from purerl.core.reductions import mean
@@ -152,8 +153,8 @@ def finish_update(
     statistics = merge_statistics(learner.cfg, state.statistics, rollout.steps.obs, advantages.target)
     state, more_metrics = state.replace(statistics=statistics), {}
     if after_learning is not None:
-        state, found = state_and_metrics("after_learning", after_learning(state, rollout, advantages))
-        more_metrics = {name: x if is_metric(x) else mean_of(x) for name, x in found.items()}
+        call = guarded("after_learning", after_learning)
+        state, more_metrics = state_and_metrics("after_learning", call(state, rollout, advantages))
         refuse_taken(metrics, more_metrics)
     state = state.replace(clock=state.clock + 1)
     metrics = metrics | penalty_metrics | more_metrics
@@ -161,11 +162,18 @@ def finish_update(
 
 
 def state_and_metrics(field: str, found: Any) -> tuple[TrainState, dict[str, Any]]:
-    """Return the result of a custom function as a pair; raise a ConfigError unless it is a state and a dict of metrics."""
+    """Return the result of a custom function as a pair: the state, and a dict of metrics, of which numbers become means.
+
+    Raises:
+        ConfigError: the result is something else.
+    """
     is_pair = isinstance(found, tuple | list) and len(found) == 2
     if not (is_pair and isinstance(found[0], TrainState) and isinstance(found[1], Mapping)):
         raise ConfigError([Problem(field, type(found), "must return a pair: the state and a dict of metrics")])
-    return found[0], dict(found[1])
+    metrics, numbers = dict(found[1]), (jax.Array, np.ndarray, np.generic, int, float)
+    hint = "must be a metric, as purerl.ppo returns them, or a number"
+    raise_if_any([Problem(field, name, hint) for name, x in metrics.items() if not (is_metric(x) or isinstance(x, numbers))])
+    return found[0], {name: x if is_metric(x) else mean_of(x) for name, x in metrics.items()}
 
 
 def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[Scalar, dict[str, jax.Array]]:

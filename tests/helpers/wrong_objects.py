@@ -196,7 +196,7 @@ OBJECTS = {
     "policy_loss that means": (train(policy_loss=lambda new, old, advantage, cfg: advantage.mean()), "policy_loss"),
     "policy_loss of before": (
         train(policy_loss=lambda log_prob, old_log_prob, advantage, cfg: -log_prob * advantage),
-        "policy_loss(outputs, old, advantage, cfg)",
+        "(outputs, old, advantage, cfg) raised TypeError",
     ),
     "policy_loss without a config": (train(policy_loss=lambda new, old, advantage: new), "policy_loss"),
     "text env": (train(env="CartPole-v1"), "PPOConfig(env='CartPole-v1')"),

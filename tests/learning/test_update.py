@@ -137,6 +137,41 @@ def test_metrics_after_learning_may_be_scalars():
     assert (purerl.summarize(metrics)["score"] > 0).all()
 
 
+def test_metrics_of_custom_code_may_be_plain_numbers():
+    def algorithm(cfg, env, network, parts):
+        squares = lambda params, batch: (sum(jnp.vdot(x, x) for x in jax.tree.leaves(params["policy"])), {"three": 3.0})
+        options = {"follows_kl": False, "groups": ("policy",), "prefix": "small/"}
+        phases = lambda learner: [*purerl.ppo_phases(learner), purerl.make_phase(learner, "small", squares, 1, **options)]
+        base = purerl.ppo(cfg, env, network, parts, phases, after_learning=lambda state, *_: (state, {"one": 1.5}))
+
+        def update(state):
+            state, metrics = base.update(state)
+            return state, metrics | {"two": jnp.float32(2), "four": 4}
+
+        return base._replace(update=update)
+
+    metrics = purerl.summarize(jax.jit(tiny(algorithm=algorithm))(jax.random.key(0)).metrics)
+    assert [set(metrics[name].tolist()) for name in ("one", "two", "three", "four")] == [{1.5}, {2.0}, {3.0}, {4.0}]
+
+
+def test_custom_functions_are_named_in_errors():
+    def broken(*_):
+        return 1 / 0
+
+    after = lambda *parts: purerl.ppo(*parts, after_learning=broken)
+    for given in ({"policy_loss": broken}, {"extra_loss": broken}, {"reward_shaper": broken}, {"algorithm": after}):
+        with pytest.raises(purerl.ConfigError, match=r": broken(\(.*\))? raised ZeroDivisionError"):
+            tiny(**given)
+
+    def named(params, outputs, batch, cfg):
+        return "text"
+
+    with pytest.raises(purerl.ConfigError, match="extra_loss = str: named must return a pair"):
+        tiny(extra_loss=named)
+    with pytest.raises(purerl.ConfigError, match=r"algorithm = 'x': must be a metric, .* or a number"):
+        tiny(algorithm=lambda *parts: purerl.ppo(*parts)._replace(update=lambda state: (state, {"x": "text"})))
+
+
 def test_update_must_keep_the_arrays_of_the_state():
     more = lambda state, rollout, advantages: (state.replace(extra={**state.extra, "n": jnp.int32(0)}), {})
     with pytest.raises(purerl.ConfigError, match=r"\.extra\['n'\] is missing before an update, int32\[\] after"):
