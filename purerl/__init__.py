@@ -1,8 +1,16 @@
 """purerl: PPO-family training as one pure JAX function.
 
-Recipes, as notebooks with their results: `notebooks/07_your_own_algorithm.ipynb`, `12_populations.ipynb`,
-`13_distillation.ipynb`, `14_self_play.ipynb`, `15_onnx.ipynb`, `16_reference_and_symmetry.ipynb`, `18_several_agents.ipynb`,
-`19_level_replay.ipynb`; `notebooks/README.md` lists all notebooks.
+Recipes, as notebooks with their results; there is a [list of all notebooks](../notebooks/README.md):
+
+- [your own algorithm](../notebooks/07_your_own_algorithm.ipynb)
+- [populations](../notebooks/12_populations.ipynb)
+- [distillation](../notebooks/13_distillation.ipynb)
+- [self-play](../notebooks/14_self_play.ipynb)
+- [ONNX](../notebooks/15_onnx.ipynb)
+- [a reference policy, and symmetry](../notebooks/16_reference_and_symmetry.ipynb)
+- [randomised parameters](../notebooks/17_randomised_parameters.ipynb)
+- [several agents](../notebooks/18_several_agents.ipynb)
+- [level replay](../notebooks/19_level_replay.ipynb)
 """
 
 from purerl.algorithms.ppo import ppo, ppo_phases

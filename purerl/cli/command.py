@@ -12,19 +12,23 @@
 
 import contextlib
 import dataclasses
+import functools
 import inspect
+import io
+import itertools
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import tyro
 
 from purerl import __version__
 from purerl.cli.by_path import algorithms_of
-from purerl.cli.commands import COMMANDS
+from purerl.cli.commands import COMMANDS, Reader
 from purerl.cli.flags import (
     base_of,
     config_of,
@@ -34,12 +38,13 @@ from purerl.cli.flags import (
     job_of,
     refuse_swept,
     refuse_unknown,
+    refuse_unknown_names,
     short_help,
     values_of,
 )
 from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
-from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError
+from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError, Problem, nearest
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import use_cores
 from purerl.runs.processes import join, process_count
@@ -103,20 +108,29 @@ def _run(args: list[str]) -> int:
     if args[:1] == ["tune"]:
         args, options_class = args[1:], Tuning
     algorithms, args = algorithms_of(args)
-    if options_class is Training and args[:1] and args[0] in algorithms:
-        if {"-h", "--help"} & set(args):
-            print(short_help(args[0], algorithms[args[0]]))
-            return 0
-        args = ["--help" if arg == "--help-all" else arg for arg in args]
+    if args[:1] and args[0] in algorithms and {"-h", "--help"} & set(args):
+        print(short_help(args[0], algorithms[args[0]], options_class))
+        return 0
+    args = ["--help" if arg == "--help-all" else arg for arg in args]
+    others = {} if options_class is Tuning else COMMANDS
+    names = [*algorithms, *others, *(["tune"] if others else [])]
+    if args and not args[0].startswith("-") and args[0] not in names:
+        raise ConfigError([Problem("command", args[0], nearest(args[0], names))])
     refuse_unknown(args, algorithms, options_class)
+    if args and args[0] in others:
+        refuse_unknown_names(args, _names_of(others[args[0]]), f"purerl {args[0]} --help lists all")
     base = base_of(args, algorithms, options_class)
     make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
     commands, prog, about = {name: make(name, cls) for name, cls in algorithms.items()}, "purerl tune", inspect.getdoc(Tune)
     if options_class is Training:
-        commands, prog, about = {**commands, "tune": Tune, **COMMANDS}, "purerl", __doc__
+        later = {name: _called_later(function) for name, function in others.items()}
+        commands, prog, about = {**commands, "tune": Tune, **later}, "purerl", __doc__
     options = {"prog": prog, "description": about, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
-    chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
-    if (name := type(chosen).__name__) not in algorithms:  # tyro has called the function of another command
+    with _errors_of_tyro():
+        chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
+    if (name := type(chosen).__name__) not in algorithms:
+        if isinstance(chosen, functools.partial):
+            chosen()
         return 0
     values = values_of(chosen, base)
     asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
@@ -125,3 +139,35 @@ def _run(args: list[str]) -> int:
     if isinstance(asked, Tuning):
         return run_tuning(cfg, asked, {*given_flags(args), *file_of(args, algorithms, options_class)})
     return run_training(cfg, asked)
+
+
+def _names_of(function: Callable) -> list[str]:
+    """Return the names of a command's flags."""
+    names = list(inspect.signature(function).parameters)
+    return [*names, *(field.name for field in dataclasses.fields(Reader) if "reader" in names)]
+
+
+def _called_later(function: Callable) -> Callable:
+    """Return a function with the same arguments as `function` that returns the call, which tyro would make itself."""
+
+    @functools.wraps(function)
+    def bind(*args: Any, **kwargs: Any) -> functools.partial:
+        return functools.partial(function, *args, **kwargs)
+
+    return bind
+
+
+@contextlib.contextmanager
+def _errors_of_tyro() -> Iterator[None]:
+    """Raise an error of tyro, which tyro prints in a box before it ends the process, as a ConfigError."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            yield
+    except SystemExit as end:
+        if end.code != 2:
+            raise
+        lines = [line.strip("│|╭╮╰╯+ ") for line in printed.getvalue().splitlines()[1:]]  # the first line is a title
+        is_rule = lambda line: set(line) <= {"─", "-"}
+        text = " ".join(itertools.takewhile(lambda line: not is_rule(line), itertools.dropwhile(is_rule, lines)))
+        raise ConfigError([Problem("flags", ..., text)]) from None

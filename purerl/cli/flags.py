@@ -13,7 +13,7 @@ import tyro
 from tyro.constructors import PrimitiveConstructorSpec
 
 from purerl.cli import run_options
-from purerl.cli.run_options import Options, Training
+from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
@@ -68,20 +68,21 @@ STEPS = Annotated[
 ]
 COMMON = (
     *("env", "preset", "total_timesteps", "num_envs", "num_steps", "lr", "ent_coef", "hidden", "memory"),
-    *("seed", "num_seeds", "directory", "eval_every", "sweep"),
+    *("seed", "num_seeds", "directory"),
 )
+COMMON_OPTIONS = {Training: ("eval_every", "sweep"), Tuning: ("param", "trials")}
 
 
-def short_help(name: str, cls: type[OnPolicyConfig]) -> str:
+def short_help(name: str, cls: type[OnPolicyConfig], options: type[Options] = Training) -> str:
     """Return a short help text for an algorithm's command, with the flags that most users need."""
-    docs, fields = _docs_of(cls, Training), _fields_of(cls, Training)
-    lines = [f"usage: purerl {name} [flags]; purerl {name} --help-all lists all flags", "", _summary(cls), ""]
-    for flag in COMMON:
+    docs, fields, command = _docs_of(cls, options), _fields_of(cls, options), f"tune {name}" if options is Tuning else name
+    lines = [f"usage: purerl {command} [flags]; purerl {command} --help-all lists all flags", "", _summary(cls), ""]
+    for flag in (*COMMON, *COMMON_OPTIONS[options]):
         default = _default_of(fields[flag])
         text = _as_flags(re.split(r"[.;:]\s", f"{docs[flag].text} ")[0], ())
         value = " ".join(map(str, default)) if isinstance(default, tuple) else default
         lines.append(f"  --{flag.replace('_', '-'):<17} {text}" + (f" (default: {value})" if value not in ("", 0) else ""))
-    return "\n".join([*lines, "", _examples(name, Training)])
+    return "\n".join([*lines, "", _examples(name, options)])
 
 
 def _summary(cls: type) -> str:
@@ -190,12 +191,16 @@ def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]],
     """Raise a ConfigError if the command does not have some of the given flags; list them, each with a flag to use instead."""
     if not (args and args[0] in algorithms):
         return
-    cls = algorithms[args[0]]
-    known = [*_fields_of(cls, options), *OF_TYRO]
+    refuse_unknown_names(args, _fields_of(algorithms[args[0]], options), f"purerl {args[0]} --help-all lists all")
+
+
+def refuse_unknown_names(args: list[str], flags: Collection[str], otherwise: str) -> None:
+    """Raise a ConfigError if some of the given flags are not in `flags`. `otherwise` is the hint without a similar flag."""
+    known = [*flags, *OF_TYRO]
     given = {name if name in known else name.removeprefix("no_"): x for name, x in given_flags(args).items()}
     values = {name: value for name, (_, value) in given.items()}
-    found = unknown_names(values, known, "flag", f"purerl {args[0]} --help-all lists all")
-    as_flags = lambda hint: _as_flags(re.sub(r"'(\w+)'", r"`\1`", hint) if "did you mean" in hint else hint, known, cls)
+    as_flags = lambda hint: _as_flags(re.sub(r"'(\w+)'", r"`\1`", hint) if "did you mean" in hint else hint, known)
+    found = unknown_names(values, known, "flag", otherwise)
     raise_if_any([Problem(given[name][0], value, as_flags(hint)) for name, value, hint in found])
 
 
@@ -252,9 +257,9 @@ def refuse_swept(args: list[str], asked: Options) -> None:
         raise_if_any([Problem(given[name][0], given[name][1], hint) for name in names if name in given])
 
 
-def _as_flags(text: str, names: Collection[str], cls: type[OnPolicyConfig] = OnPolicyConfig) -> str:
+def _as_flags(text: str, names: Collection[str]) -> str:
     """Return a text without backticks, with fields and arguments of `fit` written as flags where flags exist."""
-    place = re.compile(rf"(?:{cls.__name__}\.|fit\()?(rnd_)?(\w+)(?:=\))?")
+    place = re.compile(r"(?:\w+Config\.|fit\()?(rnd_)?(\w+)(?:=\))?")
 
     def written(code: re.Match) -> str:
         found = place.fullmatch(code[1].replace("RNDConfig.", "rnd_"))

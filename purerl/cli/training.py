@@ -17,7 +17,7 @@ from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.runs.analysis.statistics import few_seeds, number_in_words
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
-from purerl.runs.logging.console import LiveLine, closing_table, table_of
+from purerl.runs.logging.console import LiveLine, closing_table, counted, table_of
 from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import by_first, is_first
 from purerl.runs.stopping import STOPPED, at_return
@@ -47,10 +47,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
         raise ConfigError(found)
     live_line = LiveLine()
     watching = by_first(lambda: (live_line, *_recorders(asked, cfg, asked.directory))) or ()
-    if watching:
-        seeds = f", {asked.num_seeds} seeds" if asked.num_seeds > 1 else ""
-        name, size = type(cfg).__name__.removesuffix("Config"), f"{cfg.num_envs} environments x {cfg.num_steps} steps"
-        live_line.console.print(f"{name} on {cfg.env}, {size}{seeds}", **PLAIN)
+    _announce(cfg, f", {asked.num_seeds} seeds" if asked.num_seeds > 1 else "")
     result = fit(cfg, recorders=watching, **options)
     if result.progress.updates and watching:
         live_line.console.print(closing_table(result.progress, result.metrics))
@@ -60,19 +57,28 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     return _status(stopped_by)
 
 
+def _announce(cfg: OnPolicyConfig, rest: str) -> None:
+    """Print what the command is about to do, before anything is compiled."""
+    if is_first():
+        name, size = type(cfg).__name__.removesuffix("Config"), f"{cfg.num_envs} environments x {cfg.num_steps} steps"
+        LiveLine().console.print(f"compiling {name} on {cfg.env}, {size}{rest}", **PLAIN)
+
+
 def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) -> int:
     values = space.parsed(cfg, asked.sweep, "sweep")
     fixed = [path for path in values if path.partition(".")[0] in ("env", "env_kwargs")] if "env" in options else []
     hint = f"cannot be swept, since {cfg.env} is made once; start a run for each value"
     raise_if_any([Problem("sweep", path, hint) for path in fixed])
     made = sweep(cfg, values, draws=asked.draws, seed=asked.seed)
+    _announce(cfg, f", {counted(len(made.points), 'config')} x {counted(asked.num_seeds, 'seed')}")
     recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
     result = made.fit(at_once=asked.at_once or None, recorders=recorders_of, **options)
     if not is_first():
         return _status(result.stopped_by)
     summary = result.summary()
     rows = [[x.label, str(x.seeds), x.score] for x in summary]
-    title = f"{len(made.points)} configs, {len(result.programs)} programs; interquartile mean of the return, 95 % interval"
+    sizes = f"{counted(len(made.points), 'config')}, {counted(len(result.programs), 'program')}"
+    title = f"{sizes}; interquartile mean of the return {result.window}, 95 % interval"
     console = LiveLine().console
     console.print(table_of(title, ("config", "seeds", "return"), rows))
     first = "The best config" if len(set(made.tasks)) == 1 else "The best config of each task"
@@ -98,21 +104,22 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
         best[step.rung] = np.fmax.reduce([best[step.rung], *step.values])  # the largest number that is not NaN
         made = f" ({space.in_words(step.static)})" if step.static else ""
         span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
-        line = (
-            f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best in this rung {best[step.rung]:.1f}"
-        )
-        console.print(f"{line}; {step.seconds:.1f} s", **PLAIN)
+        line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept"
+        console.print(f"{line}; best score in this rung {best[step.rung]:.1f}; {step.seconds:.1f} s", **PLAIN)
 
+    _announce(cfg, f", {counted(asked.trials, 'trial')} x {counted(asked.num_seeds, 'seed')}")
+    console.print("The score of a trial is the mean return over the last fifth of a rung.", **PLAIN)
     found = tune(cfg, values, watch=watch, **options)
     if (score := found.summary) is None:  # the study was stopped
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
         return _status(found.stopped_by)
     completed = [x for x in found.trials if x.completed]
     rows = [[str(x.number), space.in_words(x.point), number_in_words(x.score)] for x in completed[: asked.finalists]]
-    title = f"best completed trials of {len(found.trials)}, by the mean return over {asked.num_seeds} seeds"
-    console.print(table_of(title, ("trial", "hyperparameters", "return"), rows, left=2))
+    title = f"best completed trials of {len(found.trials)}, by the score over {counted(asked.num_seeds, 'seed')}"
+    console.print(table_of(title, ("trial", "hyperparameters", "score"), rows, left=2))
     lines = [
-        f"Return of the winner on {score.seeds} new seeds: {score.score}, interquartile mean and 95 % interval.",
+        f"Return of the winner on {counted(score.seeds, 'new seed')}, over the last tenth of training: {score.score}, "
+        "interquartile mean and 95 % interval.",
         *_few_seeds([score]),
         "Importance in completed trials: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
         f"Total: {found.env_steps:,} environment steps, {found.seconds:,.0f} s.",

@@ -158,7 +158,8 @@ class Config:
                 object.__setattr__(self, field.name, AUTO)
 
     def __repr__(self) -> str:
-        values = (f"{f.name}={shown(f, getattr(self, f.name))!r}" for f in dataclasses.fields(self))
+        text = lambda f, x: _brief(f, x) if isinstance(x, np.ndarray | jax.Array) else repr(shown(f, x))
+        values = (f"{f.name}={text(f, getattr(self, f.name))}" for f in dataclasses.fields(self))
         return f"{type(self).__name__}({', '.join(values)})"
 
     def __str__(self) -> str:

@@ -245,6 +245,11 @@ class TrainState(struct.PyTreeNode):
     statistics: PyTree
     extra: dict[str, PyTree] = struct.field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Describe the parameters, without arrays."""
+        numbers = sum(getattr(x, "size", 1) for x in jax.tree.leaves(self.params))
+        return f"TrainState with {numbers:,} parameters in {', '.join(self.params)}"
+
 
 class TrainResult(struct.PyTreeNode):
     """The result of a whole run.

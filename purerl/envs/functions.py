@@ -41,13 +41,13 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
     Args:
         env: any object with the members below; no base class is needed.
 
-            reset(key) -> (state, obs)
-            step(key, state, action) -> (state, obs, reward, terminated, truncated, info)
-            action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, a `Discrete` or `Box` of
+            - `reset(key) -> (state, obs)`
+            - `step(key, state, action) -> (state, obs, reward, terminated, truncated, info)`
+            - `action_space`: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, a `Discrete` or `Box` of
               gymnax or gymnasium, or a dict or tuple of these; `step` receives actions in this structure
-            observation_space: optional; needed only for categorical observations: `purerl.Discrete(n)` or `Indices`, alone or in
-              a dict or tuple with the structure of the observation, in which all other entries can be None
-            max_steps: optional; the time limit in steps
+            - `observation_space`: optional; needed only for categorical observations: `purerl.Discrete(n)` or `Indices`, alone or
+              in a dict or tuple with the structure of the observation, in which all other entries can be None
+            - `max_steps`: optional; the time limit in steps
 
           `reset` and `step` are pure, have fixed shapes, and act on one environment. The state and `obs` are PyTrees of
           arrays, `reward` is a scalar, `terminated` and `truncated` are bool scalars, and `info` is a dict of arrays. `step`

@@ -22,10 +22,10 @@ def from_linen(module: Any) -> Network:
 
         (policy, value)  or  (policy, value, heads)
 
-    policy: for Discrete actions, logits `[L, N, n]`. For a Box, `(mean, log_std)` in the environment's unit, each `[L, N, d]`;
-      log_std can be `[d]`. For other actions or other units, a distribution from `purerl.distributions`.
-    value: `[L, N]` or `[L, N, 1]`; with two reward streams `[L, N, 2]`.
-    heads: a dict. PPG needs `aux_value`, shaped like the value, `[L, N]` or `[L, N, 2]`. DAAC needs `advantage`, a pair of a
+    - `policy`: for Discrete actions, logits `[L, N, n]`. For a Box, `(mean, log_std)` in the environment's unit, each
+      `[L, N, d]`; log_std can be `[d]`. For other actions or other units, a distribution from `purerl.distributions`.
+    - `value`: `[L, N]` or `[L, N, 1]`; with two reward streams `[L, N, 2]`.
+    - `heads`: a dict. PPG needs `aux_value`, shaped like the value, `[L, N]` or `[L, N, 2]`. DAAC needs `advantage`, a pair of a
       constant `[L, N]` and a weight `[L, N, d]` for the function `constant + weight . action`; discrete actions are one-hot.
 
     A recurrent module has a method `initial_carry(num_envs)`, is called as `module(carry, obs, first [L, N])`, and returns a

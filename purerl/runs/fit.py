@@ -16,6 +16,7 @@ from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
+from purerl.runs.analysis.statistics import spread_in_words
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Directory, run_directory
 from purerl.runs.evaluations import is_current
@@ -64,23 +65,16 @@ class FitResult(NamedTuple):
         """Describe the run, its steps and returns, in a few lines."""
         lines = [repr(self.run), self.progress.steps_in_words]
         if self.metrics:
-            lines += [f"return over the last tenth: {_spread(over_the_last(self.metrics, 'episode_return', LAST))}"]
+            lines += [f"return over the last tenth: {spread_in_words(over_the_last(self.metrics, 'episode_return', LAST))}"]
         if len(self.evaluations["update"]):
             share = self.evaluations["finished"][-1].mean()
             cut = "" if share == 1 else f" ({share:.0%} of episodes finished)"
             at, done = self.evaluations["update"][-1], self.progress.updates
             old = "" if is_current(self.evaluations["update"], done) else f" (after {at:,} of {done:,} updates)"
-            lines += [f"return of the last evaluation: {_spread(self.evaluations['episode_return'][-1])}{cut}{old}"]
+            lines += [f"return of the last evaluation: {spread_in_words(self.evaluations['episode_return'][-1])}{cut}{old}"]
         stopped = self.stopped_by and not self.progress.is_finished
         lines += [f"stopped by {getattr(self.stopped_by, 'name', self.stopped_by)}"] if stopped else []
         return "\n".join(lines)
-
-
-def _spread(values: np.ndarray) -> str:
-    """Format up to eight values; for more values, format their mean, minimum and maximum."""
-    if len(values) <= 8:
-        return ", ".join(f"{x:.1f}" for x in values)
-    return f"{values.mean():.1f} on average, {values.min():.1f} to {values.max():.1f}"
 
 
 def fit(

@@ -1,5 +1,6 @@
 """Saved runs, for users: `load`, `save`, `restore`, and the `Run` that `load` returns."""
 
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -14,10 +15,12 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem, raise_if_any, warn
 from purerl.core.keys import clock_at
+from purerl.core.metrics import LAST, over_the_last
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import TrainState
 from purerl.envs.host import host_errors
 from purerl.pure import Train
+from purerl.runs.analysis.statistics import spread_in_words
 from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.directory import Directory, absolute, run_directory
@@ -25,9 +28,8 @@ from purerl.runs.identity import config_of, differences, identity, own_class, un
 from purerl.runs.options import OBJECTS, SEED, wrong_values
 from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, pairs_of, state_at
-from purerl.runs.storage import arrays, checkpoint
+from purerl.runs.storage import arrays, checkpoint, curves
 from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, saved_updates
-from purerl.runs.storage.curves import FILE, read_header
 from purerl.runs.storage.object_values import numbers_of, other_numbers
 from purerl.runs.storage.objects import describe_objects, object_differences, qualified_name
 
@@ -59,10 +61,21 @@ class Run:
 
     def __repr__(self) -> str:
         """Describe the algorithm, the environment, the runs and their updates in one line."""
-        runs = ", ".join(self.labels) if len(self.labels) <= 4 else f"{len(self.labels)} runs"
-        saved = f" in {self.directory}" if self.directory else ""
-        algorithm = type(self.cfg).__name__.removesuffix("Config")
-        return f"{algorithm} on {self.env_name}: {runs}, {self.updates:,} updates{saved}"
+        apart = "; " if any("," in label for label in self.labels) else ", "
+        runs = apart.join(self.labels) if len(self.labels) <= 4 else f"{len(self.labels)} runs"
+        place = f"updates in {self.directory}" if self.directory else "updates"
+        return f"{type(self.cfg).__name__.removesuffix('Config')} on {self.env_name}: {runs}{apart}{self.updates:,} {place}"
+
+    def __str__(self) -> str:
+        """Describe the run, its steps and, if the run was saved, its returns, in a few lines."""
+        each = " of each run" if len(self.labels) > 1 else ""
+        lines = [repr(self), f"{self.updates * self.cfg.num_envs * self.cfg.num_steps:,} steps{each}"]
+        with contextlib.suppress(CheckpointError):
+            metrics = curves.read(self.directory)[0] if self.directory else {}
+            returns = over_the_last(metrics, "episode_return", LAST) if metrics else np.array([])
+            returns = returns if self.place is None else returns[self.place : self.place + 1]
+            lines += [f"return over the last tenth: {spread_in_words(returns)}"] if len(returns) else []
+        return "\n".join(lines)
 
     @property
     def env_name(self) -> str:
@@ -237,7 +250,7 @@ def saved_layout(directory: pathlib.Path | None) -> int:
     """Return the saved number of devices per run; 1 if the directory has no such number, or fewer devices are available."""
     if directory is None or not saved_updates(directory / "checkpoints"):
         return 1
-    header = read_header(directory / FILE)  # unlike Orbax, `read_header` does not start JAX
+    header = curves.read_header(directory / curves.FILE)  # unlike Orbax, this does not start JAX
     if header is None or header.devices_per_run == 1:
         return 1
     use_cores()
@@ -273,7 +286,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         if any(len(np.unique(x)) > 1 for x in jax.tree.leaves(on_host(state.clock))):
             raise ConfigError([Problem("state", ..., "has runs with different numbers of updates; save each of them alone")])
         state = state.replace(clock=jax.tree.map(lambda x: x.reshape(-1)[0], state.clock))
-    if (path / FILE).exists():
+    if (path / curves.FILE).exists():
         raise ConfigError([Problem("directory", str(path), "belongs to a run of purerl.fit; choose another directory")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
         if (there := home.checkpoints.updates()) and there[-1] > int(state.clock):

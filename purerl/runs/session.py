@@ -260,7 +260,7 @@ class Session:
             "evaluations": len(self.evaluations),
             "evaluated": self._evaluated,
             "finite": self.finite.tolist(),
-            "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
+            "stopped_by": getattr(self.stopped_by, "name", self.stopped_by),
         }
         if not self._try(self.home.checkpoints.wait):  # a save that failed must not prevent the next
             self._saved_updates = self._start[0]

@@ -94,7 +94,11 @@ def warm_start(
         if there[name].shape not in (here[name].shape, here[name].shape[state.key.ndim :]):
             found.append(f"{name} is {list(there[name].shape)} in the checkpoint, {list(here[name].shape)} here")
     if found:
-        raise ConfigError([Problem("init_from", str(directory), text) for text in sorted(found)])
+        of_params = {_group_of(name) for name in here if name.startswith(WARM[0])}
+        fit = sorted(group for group in of_params if not any(f"{_prefix(group)}[" in text for text in found))
+        wrong = [Problem("init_from", str(directory), text) for text in sorted(found)]
+        wrong += [Problem("init_groups", groups, f"{(*fit, 'statistics')} would copy what fits")] if fit and not groups else []
+        raise ConfigError(wrong)
     _check_finite(saved, there, directory)
 
     def leaf(path, x):
@@ -123,19 +127,28 @@ def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ..
     Raises:
         ConfigError: a group has no arrays.
     """
-    by_group = {group: WARM[0] + "".join(f"['{part}']" for part in group.split("/")) for group in groups}
+    by_group = {group: _prefix(group) for group in groups}
     by_group |= {"statistics": WARM[1]} if "statistics" in groups else {}
     prefixes, params = tuple(by_group.values()), [name for name in leaves if name.startswith(WARM[0])]
-    part_of = lambda name: "/".join(re.findall(r"\['(.*?)'\]", name.removeprefix(WARM[0]))[:2])
-    hint = f"this run has no such group; choose from {', '.join(sorted(set(map(part_of, params))))}, statistics"
+    hint = f"this run has no such group; choose from {', '.join(sorted(set(map(_group_of, params))))}, statistics"
     unknown = [group for group, prefix in by_group.items() if not any(_is_within(name, (prefix,)) for name in leaves)]
     raise_if_any([Problem("init_groups", group, hint) for group in unknown])
     if "statistics" not in groups and any(_is_within(name, (f"{WARM[1]}.obs", f"{WARM[1]}.value")) for name in leaves):
         hint = "the running statistics begin anew, but copied networks expect those of the other run; add 'statistics'"
         warn(f"init_groups = {groups!r}: {hint}")
-    if new := sorted({part_of(name) for name in params if not _is_within(name, prefixes)}):
+    if new := sorted({_group_of(name) for name in params if not _is_within(name, prefixes)}):
         warn(f"init_groups = {groups!r}: {', '.join(new)} begin with new parameters")
     return prefixes
+
+
+def _group_of(name: str) -> str:
+    """Return the group of an array of parameters, "policy/torso"."""
+    return "/".join(re.findall(r"\['(.*?)'\]", name.removeprefix(WARM[0]))[:2])
+
+
+def _prefix(group: str) -> str:
+    """Return the prefix of the names of a group's arrays."""
+    return WARM[0] + "".join(f"['{part}']" for part in group.split("/"))
 
 
 def _is_within(name: str, prefixes: tuple[str, ...]) -> bool:

@@ -12,7 +12,6 @@ from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.evaluations import is_current, read_evaluations
 from purerl.runs.run import num_runs
-from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record
 from purerl.runs.storage.files import read_errors
@@ -31,7 +30,8 @@ class Listed(NamedTuple):
         total_steps: requested environment steps of one run.
         best: highest mean return of any run, on any task: in an evaluation, or, without a current evaluation, in the last tenth
           of training; NaN if unknown.
-        state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or the reason why the run cannot be read.
+        state: `finished`, `running`, `stopped: ` with what ended the run, such as SIGTERM or stop_when, `stopped` if the run was
+          killed, or the reason why the run cannot be read.
         size: bytes of all files.
     """
 
@@ -68,8 +68,8 @@ def _listed(directory: pathlib.Path) -> Listed:
     runs = len(header.runs) if header is not None else num_runs(record)
     values = record["config"]
     steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
-    ended = "finished" if steps >= total else STOPPED if record.get("stopped_by") == STOPPED else "stopped"
-    state = "running" if running and ended == "stopped" else ended
+    ended = f"stopped: {record['stopped_by']}" if record.get("stopped_by") else "stopped"
+    state = "finished" if steps >= total else "running" if running and ended == "stopped" else ended
     best = _best(directory, record.get("finite") or [True] * runs, record["updates"])
     return Listed(directory, record["algorithm"], task_of(record).name, runs, steps, total, best, state, size)
 

@@ -22,6 +22,7 @@ from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import PLAN, run_directory
 from purerl.runs.fit import FitResult, check_arguments, fit
+from purerl.runs.logging.console import counted
 from purerl.runs.options import SEED, int_from, optional, wrong_values
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
@@ -215,7 +216,8 @@ class SweepResult(NamedTuple):
     def __repr__(self) -> str:
         """Describe each config by its label and score, a line each."""
         name = self.results[0].run.env_name if self.results else self.sweep.cfg.env
-        lines = [f"{len(self.sweep.points)} configs for {name}, {self.num_seeds} seeds each", *map(str, self.summary())]
+        sizes = f"{counted(len(self.sweep.points), 'config')} for {name}, {counted(self.num_seeds, 'seed')} each"
+        lines = [f"{sizes}; returns {self.window}", *map(str, self.summary())]
         lines += [self.note] if self.note else []
         if self.stopped_by:
             ended = [len(x.places) for x, found in zip(self.programs, self.results, strict=False) if found.progress.is_finished]
@@ -224,18 +226,24 @@ class SweepResult(NamedTuple):
         return "\n".join(lines)
 
     @property
+    def _is_evaluated(self) -> bool:
+        return bool(self.results) and all(map(has_current_evaluation, self.results))
+
+    @property
+    def window(self) -> str:
+        """Return the episodes over which scores are means, as text."""
+        return "in the last evaluation" if self._is_evaluated else "over the last tenth of training"
+
+    @property
     def returns(self) -> np.ndarray:
         """Return the score of each run, `[configs, seeds]`; NaN if the run was not trained, diverged, or ended no episode.
 
         The score is the mean return of the last evaluation or, unless all programs have a current one, of episodes in the last
         tenth of training.
         """
-        scores, evaluated = (
-            np.full((len(self.sweep.points), self.num_seeds), np.nan),
-            all(map(has_current_evaluation, self.results)),
-        )
+        scores = np.full((len(self.sweep.points), self.num_seeds), np.nan)
         for program, result in zip(self.programs, self.results, strict=False):
-            scores[list(program.places)] = final_returns(result, evaluated).reshape(-1, self.num_seeds)
+            scores[list(program.places)] = final_returns(result, self._is_evaluated).reshape(-1, self.num_seeds)
         return scores
 
     def summary(self) -> list[Summary]:

@@ -232,7 +232,7 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
         left = max(1e-9, deadline - time.perf_counter()) / 3600 if math.isfinite(deadline) else 0.0
         directory = None if home is None else home / name
-        result = Sweep(study.search.cfg, points).fit(seed, directory, num_seeds=seeds, max_hours=left, progress=False, **objects)
+        result = Sweep(study.search.cfg, points).fit(seed, directory, num_seeds=seeds, max_hours=left, **objects)
         spent.extend(fitted.progress for fitted in result.results)
         return result
 

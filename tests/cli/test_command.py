@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import gc
 import os
@@ -37,11 +38,42 @@ SMALL = ["ppo", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "1
 def test_command_trains_and_ends_with_a_table(capsys):
     assert main([*SMALL, "--seed", "3", "--num-seeds", "2"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("PPO on CartPole-v1, 4 environments x 16 steps, 2 seeds\n")
+    assert out.startswith("compiling PPO on CartPole-v1, 4 environments x 16 steps, 2 seeds\n")
     assert "512 steps of 2 runs in" in out
     assert "steps/s" in out
     rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
     assert rows == ["seed 3", "seed 4"]
+
+
+WRONG = {
+    "ppo --lr abc": "flags: Error parsing --lr: could not convert string to float: 'abc'",
+    "ppo --memory gruu": "flags: invalid choice 'gruu' for argument '--memory'",
+    "eval runs/a --episodes 8": "--episodes = '8': no such flag; did you mean --num-episodes",
+    "eval": "flags: Missing from purerl eval: STR Directory of the run.",
+    "evl runs/a": "command = 'evl': did you mean 'eval'",
+    "tune pp": "command = 'pp': did you mean 'ppo'",
+    "plot": "directories = []: must be a list of at least one directory",
+}
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_wrong_arguments_end_with_one_kind_of_message(command, capsys):
+    assert main(command.split()) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "1 problem:"
+    assert second.startswith(f"  {WRONG[command]}")
+
+
+@pytest.mark.parametrize("command", ["tune ppo", "eval", ""])
+def test_every_command_has_help_and_all_help(command, capsys):
+    with contextlib.suppress(SystemExit):
+        main([*command.split(), "--help"])
+    short = capsys.readouterr().out.splitlines()
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--help-all"])
+    assert ended.value.code == 0
+    assert (len(short) < 25) == (command == "tune ppo")
+    assert len(capsys.readouterr().out.splitlines()) >= len(short)
 
 
 def test_warning_is_one_line_without_file_and_line_number():

@@ -81,7 +81,12 @@ def test_run_has_the_same_evaluation_episodes_alone_and_in_a_batch(run):
 def test_results_are_printed_in_a_few_lines(run):
     directory, result = run
     first, steps, *means = str(result).splitlines()
-    assert first == f"PPO on CartPole-v1: seed 0, seed 1, 32 updates in {directory}" == str(result.run)
+    assert first == f"PPO on CartPole-v1: seed 0, seed 1, 32 updates in {directory}"
+    assert str(result.run).splitlines() == [first, "2,048 steps of each run", means[0]]
+    one = str(result.run.select(seed=1)).splitlines()
+    assert one[1:] == ["2,048 steps", f"return over the last tenth:{means[0].partition(',')[2]}"]
+    assert repr(result.state).startswith("TrainState with ")
+    assert repr(result.progress).startswith("32 of 32 updates, 4,096 steps of 2 runs, ")
     assert steps == "4,096 steps of 2 runs"
     assert [line.partition(":")[0] for line in means] == ["return over the last tenth", "return of the last evaluation"]
     assert str(result.run.evaluate(3)).startswith("Episodes of shape (2, 3): return ")
@@ -208,6 +213,11 @@ def test_evaluations_of_a_call_that_was_killed_before_its_first_checkpoint_are_d
     assert result.evaluations["update"].tolist() == [3, 4, 8, 10]
     assert (result.evaluations["episode_length"] == 1).all()
     assert purerl.load(tmp_path, best=True, env=Varied()).finished == (3,)
+
+
+def test_listed_run_names_what_ended_it(tmp_path):
+    stopped(tmp_path, 2)
+    assert [row.state for row in listed(tmp_path)] == ["stopped: SIGTERM"]
 
 
 def test_evaluation_that_is_not_current_is_named(tmp_path):

@@ -68,7 +68,7 @@ def test_stop_is_independent_of_chunks_and_resuming(tmp_path):
 @pytest.mark.slow
 def test_stopped_run_stays_stopped_until_the_rule_changes(tmp_path):
     stopped = fit(stop_when=after(4), stop_every=2, directory=tmp_path)
-    assert [row.state for row in listed(tmp_path)] == ["stop_when"]
+    assert [row.state for row in listed(tmp_path)] == ["stopped: stop_when"]
     again = fit(stop_when=after(4), stop_every=2, directory=tmp_path)
     assert (again.stopped_by, again.progress.updates) == ("stop_when", 4)
     assert digest(again.state) == digest(stopped.state)

@@ -39,6 +39,9 @@ def test_warm_start_needs_the_same_shapes(tmp_path):
     other = tiny(CFG.replace(hidden=(8, 8))).init(jax.random.key(0))
     with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] in the checkpoint, \[8, 2\] here"):
         started(other, tmp_path / "a")
+    fewer = tiny(CFG.replace(critic_hidden=(8,))).init(jax.random.key(0))
+    with pytest.raises(purerl.ConfigError, match=r"init_groups = .*\('policy/head', 'policy/torso', 'statistics'\) would copy"):
+        started(fewer, tmp_path / "a")
     with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
         started(other, tmp_path / "b")
 

@@ -62,6 +62,13 @@ def number_in_words(number: float) -> str:
     return f"{number:.3g}" if abs(number) < 10 else f"{number:.1f}"
 
 
+def spread_in_words(values: np.ndarray) -> str:
+    """Return up to eight values as text; for more values, their mean, minimum and maximum."""
+    if len(values) <= 8:
+        return ", ".join(f"{x:.1f}" for x in values)
+    return f"{values.mean():.1f} on average, {values.min():.1f} to {values.max():.1f}"
+
+
 # --- over several tasks -----------------------------------------------------------------------------------------------
 
 Statistic = Callable[[np.ndarray], np.ndarray]

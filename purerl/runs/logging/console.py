@@ -47,22 +47,22 @@ class LiveLine:
         if jax.default_backend() != "cpu" and runs * progress.plan.devices < there:
             used = f"{runs * progress.plan.devices} of {there} devices are used"
             self.console.print(f"{used}; devices_per_run = {there // runs} spreads each agent's environments over more devices")
-        if self._live:
+        if progress.is_finished:
+            self.console.print(f"this run finished after {progress.updates:,} updates; increase total_timesteps to continue")
+        elif self._live:
             self._live.start()
             self._live.update(Text("compiling"), refresh=True)
         elif self.console.is_jupyter:
             from IPython.display import display
 
             self._cell = display({"text/plain": "compiling"}, raw=True, display_id=True)
-        if progress.is_finished:
-            self.console.print(f"this run finished after {progress.updates:,} updates; increase total_timesteps to continue")
 
     def __call__(self, progress: Progress) -> None:
         latest = overall(progress.metrics["episode_return"])
         self._return = self._return if np.isnan(latest) else latest
         line = (
             f"{progress.steps_in_words:>19}  {progress.steps_per_second:>9,.0f} steps/s  "
-            f"return {self._return:>9.1f}  {_clock(progress.seconds_left)} left"
+            f"latest return {self._return:>9.1f}  {_clock(progress.seconds_left)} left"
         )
         if self._live:
             self._live.update(Text(line), refresh=True)
@@ -116,6 +116,11 @@ def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], 
     for row in rows:
         table.add_row(*map(Text, row))
     return table
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number and its noun, "1 run" or "2 runs"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def overall(mean: Mean) -> float:

@@ -35,6 +35,10 @@ class Progress(NamedTuple):
     evaluation: dict[str, np.ndarray] | None = None
     first_step: int = 0
 
+    def __repr__(self) -> str:
+        """Describe the updates, steps and seconds so far, without arrays."""
+        return f"{self.updates:,} of {self.plan.num_updates:,} updates, {self.steps_in_words}, {self.seconds:.1f} s"
+
     @property
     def steps(self) -> int:
         """Return the environment steps so far, over all runs."""
