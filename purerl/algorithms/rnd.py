@@ -17,10 +17,10 @@ predictor), with networks for small observations instead of Atari.
 
 **When to choose it.** If rewards are so rare that PPO never receives one. On DeepSea of size 10 to 20, every seed found the
 rewarded path with RND, and hardly any seed without RND. (On DeepSea of size 8, PPO alone finds the path in seven of eight
-seeds.) On DoorKey 8 x 8 of Navix 0.7.4, the shares of successful episodes are indistinguishable (0.12 with RND, 0.11 without),
-though eight of eight seeds reach the goal with RND, and three of eight without. If rewards are easy to find, RND gains nothing
-(FourRooms; `tests/benchmarks/RESULTS.md`). An environment step takes about four times as long as without RND
-(`tests/benchmarks/speed.md`).
+seeds.) On DoorKey 8 x 8 of Navix 4, the shares of successful episodes are indistinguishable (0.14 with RND, 0.30 without; 0.12
+and 0.11 on Navix 0.7.4), though eight of eight seeds reach the goal with RND, and five of eight without. If rewards are easy to
+find, RND gains nothing (FourRooms; `tests/benchmarks/RESULTS.md`). An environment step takes about four times as long as
+without RND (`tests/benchmarks/speed.md`).
 
 **Metrics** in addition to PPO's:
 
