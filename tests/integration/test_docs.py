@@ -14,7 +14,8 @@ from flax import linen as nn
 from flax import nnx
 
 import purerl
-from purerl.cli import main
+from purerl.cli import command, main
+from purerl.cli.run_options import Training, Tuning
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
@@ -57,6 +58,7 @@ SMALLER = {
     "trials=16": "trials=2, rungs=1, finalists=1, final_seeds=2",
     "eval_every=50": "eval_every=1",
 }
+TUNED = ["--trials", "2", "--rungs", "1", "--finalists", "1", "--final-seeds", "2"]
 QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "--num-minibatches", "4", "--hidden", "8"]
 
 
@@ -81,16 +83,40 @@ def test_commands_in_the_reference_succeed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", REFERENCE, re.MULTILINE)
     assert len(commands) == 9
-    for command in commands:
+    for line in commands:
         # Episodes of CartPole end soon.
-        words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))
+        words = shlex.split(line.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))
         trains = words[0] in ("ppo", "tune")
         if trains and "runs/b" in words:
             assert main([*[word.replace("runs/b", "runs/a") for word in words], *QUICK]) == 0
-        more = ["--trials", "2", "--rungs", "1", "--finalists", "1", "--final-seeds", "2"] if words[0] == "tune" else []
+        more = TUNED if words[0] == "tune" else []
         assert main([*words, *(QUICK if trains else []), *more]) == 0
     made = {"runs", "comparison.md", "curves.png", "agent.gif", "policy.jaxexport"}
     assert {path.name for path in tmp_path.iterdir()} == made
+
+
+MADE_BY = {  # commands that read the directory of another one
+    "plot runs/a": "ppo --env CartPole-v1 --num-seeds 8 --directory runs/a",
+    "ppo --config runs/t/best.toml": "tune ppo --env Acrobot-v1 --directory runs/t",
+}
+
+
+@pytest.mark.filterwarnings("ignore:an episode may take:UserWarning")
+@pytest.mark.slow
+def test_examples_of_the_help_texts_run(tmp_path, monkeypatch):
+    """The examples of all algorithms differ in the algorithm's name alone."""
+    texts = "".join(text.__doc__ for text in (command, Training, Tuning))
+    commands = list(dict.fromkeys(re.findall(r"^ *- purerl (.*)$", texts, re.MULTILINE)))
+    assert len(commands) == 10
+    for line in commands:
+        home = tmp_path / str(commands.index(MADE_BY.get(line, line)))
+        home.mkdir(exist_ok=True)
+        (home / "flags.toml").write_text("lr = 1e-3\n")
+        monkeypatch.chdir(home)
+        words = shlex.split(line.replace("Acrobot-v1", "CartPole-v1"))
+        small = [] if words[0] == "plot" else QUICK[:4] + QUICK[6:] if "num_steps" in line else QUICK  # swept
+        small = [*small, *TUNED, "--num-seeds", "1"] if words[0] == "tune" else small
+        assert main([*words, *small]) == 0, line
 
 
 def test_readme_is_short():

@@ -65,7 +65,6 @@ def test_mixed_actions_learn_the_tool_and_the_force():
     assert metrics["episode_return"][-3:].mean() > 6 > 2 > metrics["episode_return"][0]
 
 
-@pytest.mark.long
 def test_run_stops_when_good_enough_and_films_itself(tmp_path):
     cfg = purerl.PPOConfig(**SIZES, total_timesteps=256 * 20)
     result = stopping_and_videos.run(cfg, tmp_path)
@@ -74,7 +73,6 @@ def test_run_stops_when_good_enough_and_films_itself(tmp_path):
     assert len(list((tmp_path / "renders").iterdir())) == len(result.evaluations["update"])
 
 
-@pytest.mark.long
 def test_student_learns_the_policy_of_a_teacher_that_sees_more():
     cfg = purerl.PPOConfig(**SIZES, normalize_obs=False)
     env = purerl.wrap_env(Hinted())
