@@ -62,7 +62,7 @@ for name, device_counts in DEVICES.items():
     for count in device_counts:
         algorithm, changes, _, (kernels, waits, megabytes) = WORKLOADS[name]
         changes = changes | {key: changes[key] * count for key in ("num_envs", "aux_columns") if key in changes}
-        WORKLOADS[f"{name} on {count} devices"] = (algorithm, changes, 1, (1.05 * kernels, waits, 1.05 * megabytes), count)
+        WORKLOADS[f"{name} on {count} devices"] = (algorithm, changes, 1, (1.1 * kernels, waits, 1.05 * megabytes), count)
 # Environments with slow resets, counted only for an H100, in `resets.json`.
 CRAFTAX = {"env": "craftax/Craftax-Symbolic-v1", "num_steps": 64, "num_minibatches": 8, "hidden": (512, 512, 512)}
 ANT = dict(zip(NAMES, ("brax/ant", 4096, 80, 32), strict=True)) | {"hidden": (256, 256), "activation": "swish"}
