@@ -327,12 +327,12 @@ class OnPolicyConfig(Config, Batches):
         return found
 
     def resolved(self, env: Environment) -> Self:
-        """Return the config with `auto` in statistics, `ent_coef`, `action_mask` and `critic_obs` resolved for an environment."""
+        """Resolve `auto` in statistics, masks, `ent_coef`, `critic_obs` and `kernels` for an environment."""
         box = has_box(env.action_space)
         entries = entries_of(env.observation_space).values()
         quantities = not all(map(is_index, entries))  # nothing can be normalised if all observations are categorical
         auto = {"normalize_obs": box and quantities, "normalize_reward": box}
-        auto |= {"action_mask": env.action_mask, "critic_obs": env.critic_obs}
+        auto |= {"action_mask": env.action_mask, "critic_obs": env.critic_obs, "kernels": "xla"}
         static = {name: value for name, value in auto.items() if getattr(self, name) == "auto"}
         ent_coef = or_default(self.ent_coef, 0.0 if box else 0.01)
         reward_clip = or_default(self.reward_clip, 10.0 if box else math.inf)

@@ -107,5 +107,6 @@ def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -
     A record from an earlier version lacks newer float fields. In a batch of configs, each config has the default of such a field.
     """
     cfg = (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
+    cfg = cfg.replace(kernels="xla") if cfg.kernels == "auto" else cfg  # earlier versions recorded "auto", which meant "xla"
     shape = next((x.shape for x in jax.tree.leaves(cfg) if np.ndim(x)), ())
     return jax.tree.map(lambda x: x if np.shape(x) == shape else np.full(shape, x, np.float32), cfg)

@@ -83,12 +83,13 @@ def test_backward_kernel_adds_tiles_within_a_program(monkeypatch):
     assert_equal(*both_forms(*PLAIN, jnp.float32), tolerance=5e-6)
 
 
-@pytest.mark.each_landing("((17, 50, 33, 11), 'swish', 100, 3, True)", "((3, 16, 128), 'relu', 64, 2, False)")
+@pytest.mark.each_landing("((17, 50, 33, 11), 'swish', 100, 3, True)-float64", "((3, 16, 128), 'relu', 64, 2, False)-float32")
 @pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_kernels_compute_outputs_and_gradients_of_all_forms(case):
-    with jax.enable_x64(True):
-        assert_equal(*both_forms(*case, jnp.float64), tolerance=1e-13)
+def test_kernels_compute_outputs_and_gradients_of_all_forms(case, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        assert_equal(*both_forms(*case, jnp.dtype(dtype)), tolerance={"float32": 1e-5, "float64": 1e-13}[dtype])
 
 
 @pytest.mark.slow
@@ -99,6 +100,10 @@ def test_layers_in_bfloat16_stay_close_to_float32():
     run = lambda x: apply_fused_layers(packed([layers], linear), x, activation, interpret=True)[0]
     assert run(x.astype(jnp.bfloat16)).dtype == jnp.float32
     np.testing.assert_allclose(run(x.astype(jnp.bfloat16)), by_xla(layers, x, activation, linear), atol=0.03)
+    slope = lambda form, x: jax.grad(lambda layers: jnp.square(form(layers, x)).mean())(layers)
+    fused = lambda layers, x: apply_fused_layers(packed([layers], linear), x, activation, interpret=True)[0]
+    plain = lambda layers, x: by_xla(layers, x, activation, linear)
+    assert_equal(slope(fused, x.astype(jnp.bfloat16)), slope(plain, x), tolerance=0.03)
 
 
 @pytest.mark.slow
