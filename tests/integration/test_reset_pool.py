@@ -107,6 +107,22 @@ def test_training_with_a_pool_equals_training_with_single_resets(changes, monkey
     np.testing.assert_allclose(entropy_there, entropy, rtol=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", ["seeds", "devices"])
+def test_pool_of_each_seed_and_device_equals_single_resets(spread, monkeypatch):
+    def returns():
+        cfg = SMALL.replace(nonfinite="reset")
+        train = purerl.make_train(cfg, env=purerl.wrap_env(Drawn(), max_steps=4, slow_reset=True))
+        mesh, keys = jax.make_mesh((2,), ("data",)), jax.random.split(KEY, 2)
+        run, given = (jax.vmap(train), keys) if spread == "seeds" else (purerl.data_parallel(train, mesh), KEY)
+        return purerl.summarize(jax.jit(run)(given).metrics)["episode_return"]
+
+    here = returns()
+    assert (here > 1).all()
+    monkeypatch.setattr(jax.lax, "platform_dependent", on_accelerator)
+    np.testing.assert_allclose(returns(), here, rtol=1e-5)
+
+
 def test_evaluation_resets_each_environment_once():
     made = []
 

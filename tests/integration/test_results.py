@@ -14,6 +14,7 @@ from purerl.envs.suites import SUITES
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import (
     choices,
+    gpu,
     peers,
     peers_tasks,
     programs,
@@ -264,3 +265,54 @@ def test_recounted_programs_are_below_their_ceilings():
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
         subprocess.run([home / "bin" / "pip", "install", "--quiet", "jax[cuda13,tpu]==0.10.2", "."], check=True, cwd=tables.ROOT)
     subprocess.run([home / "bin" / "python", "-m", "tests.benchmarks.programs"], check=True, cwd=tables.ROOT)
+
+
+# --- measurements on a GPU --------------------------------------------------------------------------------------------
+
+SAYS = "print('ready', flush=True); input(); print('{\"speeds\": [%d]}')"
+DUMMIES = {
+    ("speed", "A", "purerl"): [sys.executable, "-c", SAYS % 3],
+    ("speed", "A", "purejaxrl"): [sys.executable, "-c", SAYS % 2],
+    ("speed", "B", "purerl"): [sys.executable, "-c", "raise SystemExit(1)"],
+}
+
+
+@pytest.fixture
+def measure(tmp_path, monkeypatch):
+    """Return a function that measures dummy programs and returns the results in the file."""
+    monkeypatch.setattr(gpu, "commands", lambda *_: DUMMIES)
+    monkeypatch.setattr(gpu, "about", lambda: {"device": "another GPU", "commit": "a", "versions": {}, "date": "today"})
+
+    def run(out=tmp_path / "gpu.json", **kept):
+        out.write_text(json.dumps(kept))
+        monkeypatch.setattr(sys, "argv", ["gpu", "speed", "--out", str(out)])
+        assert gpu.main() == 0
+        return json.loads(out.read_text())
+
+    return run
+
+
+def test_measurements_on_a_gpu_are_saved_beside_those_of_the_same_commit(measure):
+    same = {"device": "another GPU", "commit": "a", "versions": {}, "rates": {"C": 1}}
+    found = measure(**same)
+    assert found["rates"] == {"C": 1}
+    assert found["speed"]["A"] == {"purerl": {"speeds": [3]}, "purejaxrl": {"speeds": [2]}, "ratio": 1.5}
+    assert found["speed"]["B"] == {"purerl": None}  # a program that failed
+    assert "rates" not in measure(**same | {"commit": "b"})
+
+
+def test_full_disk_does_not_end_measurements(measure, monkeypatch, capsys):
+    def fails(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(gpu, "atomic_write", fails)
+    assert measure(rates=1) == {"rates": 1}
+    assert capsys.readouterr().out.count("was not written: No space left") == 3
+
+
+def test_record_of_a_gpu_is_not_replaced_by_measurements_of_a_cpu(monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "about", lambda: {"device": "cpu"})
+    monkeypatch.setattr(sys, "argv", ["gpu", "smoke"])
+    with pytest.raises(SystemExit):
+        gpu.main()
+    assert "use --out FILE" in capsys.readouterr().err
