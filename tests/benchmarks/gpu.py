@@ -232,9 +232,13 @@ def start():
 
 def ant_of_brax(steps, small):
     """Train ant by brax's own PPO with its published settings; return the seconds with compilation, and the mean returns."""
+    import jax
+    import jax.numpy as jnp
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
+    # brax 0.14 calls this function, which newer versions of JAX have no more.
+    jax.device_put_replicated = lambda tree, devices: jax.tree.map(lambda x: jnp.stack([jnp.asarray(x)] * len(devices)), tree)
     print("ready", flush=True)
     sys.stdin.readline()
     begin, curve = time.perf_counter(), {}
