@@ -74,6 +74,7 @@ RESETS = {
     "Maze": ("ppo", LARGE | {"env": "jumanji/Maze-v0"}, 1, (5300, 3, 27)),
     "SlidingTilePuzzle": ("ppo", LARGE | {"env": "jumanji/SlidingTilePuzzle-v0"}, 1, (20_000, 0, 23)),
     "RubiksCube": ("ppo", LARGE | {"env": "jumanji/RubiksCube-v0"}, 1, (17_000, 0, 20)),
+    "MiniGrid-DoorKey-5x5": ("ppo", LARGE | {"env": "xminigrid/MiniGrid-DoorKey-5x5"}, 1, (12_300, 0, 38)),
     "CartpoleBalance": ("ppo", LARGE | {"env": "playground/CartpoleBalance"}, 1, (8400, 0, 20)),
     "CheetahRun": ("ppo", LARGE | {"env": "playground/CheetahRun"}, 1, (74_000, 240, 50)),
 }
