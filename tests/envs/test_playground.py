@@ -38,6 +38,25 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
 
 
 @pytest.mark.slow
+def test_value_network_of_a_robot_reads_its_privileged_state(tmp_path, monkeypatch):
+    """Tetrahedra stand for the meshes of the robot, which would need a download and are only drawn."""
+    pytest.importorskip("mujoco_playground")
+    from mujoco_playground._src import mjx_env
+
+    points = 0.05 * np.eye(4, 3, dtype="<f4")
+    faces = [bytes(12) + points[list(face)].tobytes() + bytes(2) for face in ((0, 1, 2), (0, 1, 3), (0, 2, 3), (1, 2, 3))]
+    meshes = tmp_path / "unitree_go1" / "assets"
+    meshes.mkdir(parents=True)
+    for part in ("calf", "hip", "thigh", "thigh_mirror", "trunk"):
+        (meshes / f"{part}.stl").write_bytes(bytes(80) + np.uint32(4).tobytes() + b"".join(faces))
+    monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", tmp_path)
+    cfg = PPOConfig(env="playground/Go1JoystickFlatTerrain", env_kwargs=(("impl", "jax"),), hidden=(8,))
+    params = jax.eval_shape(purerl.make_train(cfg).init, KEY).params
+    sizes = {group: params[group]["torso"]["Dense_0"]["kernel"].shape[0] for group in ("policy", "value")}
+    assert sizes == {"policy": 48, "value": 48 + 123}
+
+
+@pytest.mark.slow
 def test_masses_of_a_model_are_scaled():
     """The same force moves heavy carts less."""
     pytest.importorskip("mujoco_playground")
