@@ -8,8 +8,6 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-import numpy as np
-
 from purerl.cli.by_path import imported_objects
 from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.base import OnPolicyConfig
@@ -17,16 +15,16 @@ from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.runs.analysis.statistics import few_seeds, number_in_words
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
-from purerl.runs.logging.console import LiveLine, closing_table, counted, table_of
+from purerl.runs.logging.console import PLAIN, LiveLine, closing_table, counted, table_of
 from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import by_first, is_first
 from purerl.runs.stopping import STOPPED, at_return
 from purerl.studies import space
 from purerl.studies.reading import Summary
+from purerl.studies.steps import step_printer
 from purerl.studies.sweep import sweep
-from purerl.studies.tune import Step, tune
+from purerl.studies.tune import tune
 
-PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}  # brackets and numbers of a text have no meaning
 EXIT_TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
 
 
@@ -98,18 +96,10 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
         raise ConfigError([Problem("param", (), "is needed, since flags set all fields that are tuned by default")])
     values = space.parsed(cfg, asked.param, "param") if asked.param else default
     options = _arguments_of(tune, asked) | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
-    console, best = LiveLine().console, np.full(asked.rungs, np.nan)
-
-    def watch(step: Step) -> None:
-        best[step.rung] = np.fmax.reduce([best[step.rung], *step.values])  # the largest number that is not NaN
-        made = f" ({space.in_words(step.static)})" if step.static else ""
-        span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
-        line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept"
-        console.print(f"{line}; best score in this rung {best[step.rung]:.1f}; {step.seconds:.1f} s", **PLAIN)
-
+    console = LiveLine().console
     _announce(cfg, f", {counted(asked.trials, 'trial')} x {counted(asked.num_seeds, 'seed')}")
     console.print("The score of a trial is the mean return over the last fifth of a rung.", **PLAIN)
-    found = tune(cfg, values, watch=watch, **options)
+    found = tune(cfg, values, watch=step_printer(LiveLine(), asked.rungs), **options)
     if (score := found.summary) is None:  # the study was stopped
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
         return _status(found.stopped_by)

@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from purerl.config.fields import as_tuples
+from purerl.runs.logging.console import PLAIN, LiveLine
 from purerl.runs.storage.files import checksum
 from purerl.studies import space
 
@@ -48,6 +49,20 @@ class Step(NamedTuple):
     def unknown(self) -> list[int]:
         """Return the numbers of trials that cannot be judged, because some seed finished no episode."""
         return [n for n, value in zip(self.trials, self.values, strict=True) if math.isnan(value) and n not in self.diverged]
+
+
+def step_printer(line: LiveLine, rungs: int) -> Callable[[Step], None]:
+    """Return a function that prints a line for each trained batch of a study."""
+    best = np.full(rungs, np.nan)
+
+    def watch(step: Step) -> None:
+        best[step.rung] = np.fmax.reduce([best[step.rung], *step.values])  # the largest number that is not NaN
+        made = f" ({space.in_words(step.static)})" if step.static else ""
+        span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
+        text = f"rung {step.rung + 1} of {rungs}{made}: {span}, {len(step.kept)} kept"
+        line.console.print(f"{text}; best score in this rung {best[step.rung]:.1f}; {step.seconds:.1f} s", **PLAIN)
+
+    return watch
 
 
 class Trial(NamedTuple):

@@ -30,6 +30,7 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import PLAN, STUDY, Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
+from purerl.runs.logging.console import LiveLine
 from purerl.runs.logging.progress import Progress
 from purerl.runs.options import HOURS, OBJECTS, int_from, optional, wrong_values
 from purerl.runs.processes import process_count
@@ -38,7 +39,7 @@ from purerl.studies import space
 from purerl.studies.reading import WINNER, Summary, read_plan, summary_of
 from purerl.studies.rungs import RungTrainer, check_program, check_rungs
 from purerl.studies.search import Search
-from purerl.studies.steps import Step, Trial
+from purerl.studies.steps import Step, Trial, step_printer
 from purerl.studies.study import Study
 from purerl.studies.sweep import Sweep, SweepResult
 from purerl.studies.tasks import is_of_task
@@ -150,7 +151,8 @@ def tune(
           `max(at_once, 8)` random trials. This TPE uses the current scores of trials that wait for their next rung; a custom
           sampler receives these trials as running.
         pruner: an Optuna pruner, in place of the median rule above. After each rung, the pruner receives each trial's score.
-        watch: a function of a `Step`, the trained batch, which is called after each batch.
+        watch: a function of a `Step`, the trained batch, which is called after each batch; by default, it prints a line in a
+          terminal or a notebook.
         **objects: `env`, `network` and the other arguments of `make_train`.
 
     Raises:
@@ -188,6 +190,8 @@ def tune(
             limit = lambda: "max_hours" if time.perf_counter() > deadline else stop.asked
             search = Search(cfg, values, trials, options, sampler, pruner)
             study = Study(search, RungTrainer(cfg, options, objects, limit), home, search_hours, limit)
+            line = LiveLine()
+            watch = watch or (step_printer(line, rungs) if line.is_live else None)
             while (step := study.next()) is not None:
                 if watch is not None:
                     watch(step)

@@ -16,6 +16,7 @@ from purerl.acting.evaluate import Episodes
 from purerl.core.metrics import LAST, Mean, over_the_last
 from purerl.runs.logging.progress import Progress
 
+PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}  # brackets and numbers of a text have no meaning
 WIDTH = 200  # width of a line if the width of the output is unknown
 
 
