@@ -6,8 +6,8 @@
 - purerl tune ppo --env Acrobot-v1 --directory runs/t
 - purerl plot runs/a
 
-"purerl ppo --help" lists a command's flags, and "purerl --version" prints the version. To complete flags with Tab in bash
-(or zsh), run: purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
+"purerl ppo --help" lists common flags, and "--help-all" lists all. "purerl --version" prints the version. To complete flags with
+Tab in bash (or zsh), run: purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
 """
 
 import contextlib
@@ -17,8 +17,10 @@ import inspect
 import io
 import itertools
 import os
+import re
 import signal
 import sys
+import typing
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +32,7 @@ from purerl import __version__
 from purerl.cli.by_path import algorithms_of
 from purerl.cli.commands import COMMANDS, Reader
 from purerl.cli.flags import (
+    OF_TYRO,
     base_of,
     config_of,
     file_of,
@@ -38,13 +41,12 @@ from purerl.cli.flags import (
     job_of,
     refuse_swept,
     refuse_unknown,
-    refuse_unknown_names,
     short_help,
     values_of,
 )
 from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
-from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError, Problem, nearest
+from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError, Problem, nearest, raise_if_any
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import use_cores
 from purerl.runs.processes import join, process_count
@@ -54,7 +56,7 @@ from purerl.runs.processes import join, process_count
 class Tune:
     """Search for good hyperparameters of an algorithm: trials train in batches, and trials below the median score stop early.
 
-    "purerl tune ppo --help" lists all flags. This command needs pip install '.[tune]'.
+    "purerl tune ppo --help" lists the most common flags, and "--help-all" all. This command needs pip install '.[tune]'.
     """
 
 
@@ -118,7 +120,11 @@ def _run(args: list[str]) -> int:
         raise ConfigError([Problem("command", args[0], nearest(args[0], names))])
     refuse_unknown(args, algorithms, options_class)
     if args and args[0] in others:
-        refuse_unknown_names(args, _names_of(others[args[0]]), f"purerl {args[0]} --help lists all")
+        known = [*_names_of(others[args[0]]), *OF_TYRO]
+        given = {name: x for name, x in given_flags(args).items() if name.removeprefix("no_") not in known}
+        hint = lambda name: nearest(name, known, f"purerl {args[0]} --help lists all").replace("_", "-")
+        as_flags = lambda name: re.sub(r"'([\w-]+)'", r"--\1", hint(name))
+        raise_if_any([Problem(flag, value, f"no such flag; {as_flags(name)}") for name, (flag, value) in given.items()])
     base = base_of(args, algorithms, options_class)
     make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
     commands, prog, about = {name: make(name, cls) for name, cls in algorithms.items()}, "purerl tune", inspect.getdoc(Tune)
@@ -142,9 +148,15 @@ def _run(args: list[str]) -> int:
 
 
 def _names_of(function: Callable) -> list[str]:
-    """Return the names of a command's flags."""
-    names = list(inspect.signature(function).parameters)
-    return [*names, *(field.name for field in dataclasses.fields(Reader) if "reader" in names)]
+    """Return the names of a command's flags, without its positional arguments."""
+    names = typing.get_type_hints(function, include_extras=True)
+    names |= typing.get_type_hints(Reader, include_extras=True) if "reader" in names else {}
+    place = tyro.conf.Positional[str].__metadata__  # pyright: ignore[reportAttributeAccessIssue]
+    return [
+        name
+        for name, kind in names.items()
+        if name not in ("reader", "return") and place[0] not in getattr(kind, "__metadata__", ())
+    ]
 
 
 def _called_later(function: Callable) -> Callable:
@@ -166,8 +178,11 @@ def _errors_of_tyro() -> Iterator[None]:
             yield
     except SystemExit as end:
         if end.code != 2:
+            sys.stderr.write(printed.getvalue())
             raise
         lines = [line.strip("│|╭╮╰╯+ ") for line in printed.getvalue().splitlines()[1:]]  # the first line is a title
         is_rule = lambda line: set(line) <= {"─", "-"}
         text = " ".join(itertools.takewhile(lambda line: not is_rule(line), itertools.dropwhile(is_rule, lines)))
-        raise ConfigError([Problem("flags", ..., text)]) from None
+        text = text.replace("'reader.", "'")  # a group of flags
+        raise ConfigError([Problem("arguments", ..., f"{text}; purerl [command] --help lists all")]) from None
+    sys.stderr.write(printed.getvalue())

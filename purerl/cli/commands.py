@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ class Reader:
         config_class: Custom class of the run's config, package.module:Class.
     """
 
-    dir: tyro.conf.Positional[str]
+    dir: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DIR")]
     run: str = ""
     best: bool = False
     env: str = ""

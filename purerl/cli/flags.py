@@ -191,16 +191,12 @@ def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]],
     """Raise a ConfigError if the command does not have some of the given flags; list them, each with a flag to use instead."""
     if not (args and args[0] in algorithms):
         return
-    refuse_unknown_names(args, _fields_of(algorithms[args[0]], options), f"purerl {args[0]} --help-all lists all")
-
-
-def refuse_unknown_names(args: list[str], flags: Collection[str], otherwise: str) -> None:
-    """Raise a ConfigError if some of the given flags are not in `flags`. `otherwise` is the hint without a similar flag."""
-    known = [*flags, *OF_TYRO]
+    known = [*_fields_of(algorithms[args[0]], options), *OF_TYRO]
     given = {name if name in known else name.removeprefix("no_"): x for name, x in given_flags(args).items()}
     values = {name: value for name, (_, value) in given.items()}
     as_flags = lambda hint: _as_flags(re.sub(r"'(\w+)'", r"`\1`", hint) if "did you mean" in hint else hint, known)
-    found = unknown_names(values, known, "flag", otherwise)
+    command = f"tune {args[0]}" if options is Tuning else args[0]
+    found = unknown_names(values, known, "flag", f"purerl {command} --help-all lists all")
     raise_if_any([Problem(given[name][0], value, as_flags(hint)) for name, value, hint in found])
 
 

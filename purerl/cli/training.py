@@ -55,11 +55,12 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     return _status(stopped_by)
 
 
-def _announce(cfg: OnPolicyConfig, rest: str) -> None:
-    """Print what the command is about to do, before anything is compiled."""
+def _announce(cfg: OnPolicyConfig, rest: str, varied: Collection[str] = ()) -> None:
+    """Print what the command is about to do, before anything is compiled. `varied`: fields with several values."""
+    place = "" if "env" in varied else f" on {cfg.env}"
+    sizes = "" if {"num_envs", "num_steps"} & {*varied} else f", {cfg.num_envs} environments x {cfg.num_steps} steps"
     if is_first():
-        name, size = type(cfg).__name__.removesuffix("Config"), f"{cfg.num_envs} environments x {cfg.num_steps} steps"
-        LiveLine().console.print(f"compiling {name} on {cfg.env}, {size}{rest}", **PLAIN)
+        LiveLine().console.print(f"compiling {type(cfg).__name__.removesuffix('Config')}{place}{sizes}{rest}", **PLAIN)
 
 
 def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) -> int:
@@ -68,7 +69,7 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
     hint = f"cannot be swept, since {cfg.env} is made once; start a run for each value"
     raise_if_any([Problem("sweep", path, hint) for path in fixed])
     made = sweep(cfg, values, draws=asked.draws, seed=asked.seed)
-    _announce(cfg, f", {counted(len(made.points), 'config')} x {counted(asked.num_seeds, 'seed')}")
+    _announce(cfg, f", {counted(len(made.points), 'config')} x {counted(asked.num_seeds, 'seed')}", values)
     recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
     result = made.fit(at_once=asked.at_once or None, recorders=recorders_of, **options)
     if not is_first():
@@ -76,9 +77,9 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
     summary = result.summary()
     rows = [[x.label, str(x.seeds), x.score] for x in summary]
     sizes = f"{counted(len(made.points), 'config')}, {counted(len(result.programs), 'program')}"
-    title = f"{sizes}; interquartile mean of the return {result.window}, 95 % interval"
-    console = LiveLine().console
-    console.print(table_of(title, ("config", "seeds", "return"), rows))
+    console, table = LiveLine().console, table_of(sizes, ("config", "seeds", "return"), rows)
+    table.caption = f"return: interquartile mean {result.window}, 95 % interval"
+    console.print(table)
     first = "The best config" if len(set(made.tasks)) == 1 else "The best config of each task"
     lines = [f"{first} was selected on these seeds, so its score is biased; train it with new seeds."]
     if result.diverged:
@@ -97,8 +98,9 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
     values = space.parsed(cfg, asked.param, "param") if asked.param else default
     options = _arguments_of(tune, asked) | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     console = LiveLine().console
-    _announce(cfg, f", {counted(asked.trials, 'trial')} x {counted(asked.num_seeds, 'seed')}")
-    console.print("The score of a trial is the mean return over the last fifth of a rung.", **PLAIN)
+    trials = int(min(asked.trials, space.num_points(cfg, values)))
+    score = "; the score of a trial is its mean return over the last fifth of a rung"
+    _announce(cfg, f", {counted(trials, 'trial')} x {counted(asked.num_seeds, 'seed')}{score}", values)
     found = tune(cfg, values, watch=step_printer(LiveLine(), asked.rungs), **options)
     if (score := found.summary) is None:  # the study was stopped
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)

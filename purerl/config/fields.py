@@ -241,6 +241,8 @@ def _brief(field: dataclasses.Field, value: Any) -> str:
         return "traced"
     if not isinstance(value, float | np.ndarray | jax.Array):
         return repr(value)
+    if not np.size(value):
+        return "no values"
     low, high = (shown(field, limit(value).item()) for limit in (np.min, np.max))
     text = [x if isinstance(x, str) else f"{x:g}" for x in (low, high)]
     return text[0] if text[0] == text[1] else f"{np.size(value)} values from {text[0]} to {text[1]}"

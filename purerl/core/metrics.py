@@ -15,6 +15,7 @@ from flax import struct
 from purerl.core import reductions
 from purerl.core.errors import ConfigError, Problem
 
+NUMBERS = (jax.Array, np.ndarray, np.generic, int, float)  # the types of numbers that custom functions may return as metrics
 LAST = 0.1  # final fraction of training over which final returns are averaged
 
 

@@ -247,8 +247,10 @@ class TrainState(struct.PyTreeNode):
 
     def __repr__(self) -> str:
         """Describe the parameters, without arrays."""
-        numbers = sum(getattr(x, "size", 1) for x in jax.tree.leaves(self.params))
-        return f"TrainState with {numbers:,} parameters in {', '.join(self.params)}"
+        runs = max(1, getattr(self.key, "size", 1))
+        numbers = sum(getattr(x, "size", 1) for x in jax.tree.leaves(self.params)) // runs
+        groups = f" in {', '.join(map(str, self.params))}" if isinstance(self.params, dict) else ""
+        return f"TrainState with {numbers:,} parameters{groups}" + (f", {runs:,} runs" if runs > 1 else "")
 
 
 class TrainResult(struct.PyTreeNode):

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from purerl.config.base import OnPolicyConfig
 from purerl.core.dependence import inputs_read
 from purerl.core.errors import ConfigError, Problem, code_of, guarded, name_of, raise_if_any, warn
-from purerl.core.metrics import Mean, mean_of, values
+from purerl.core.metrics import NUMBERS, Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 from purerl.networks.foreign import describe
 
@@ -106,8 +106,7 @@ def checked_advantage(function: Callable) -> Callable:
 
 def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
     """Convert values to float32 scalars. Raise a ConfigError for values that are not scalars."""
-    numbers = (jax.Array, np.ndarray, np.generic, int, float)
-    wrong = [name for name, x in found.items() if not isinstance(x, numbers) or np.shape(x)]
+    wrong = [name for name, x in found.items() if not isinstance(x, NUMBERS) or np.shape(x)]
     raise_if_any([Problem(field, describe(found[name]), f"{name} must be a scalar") for name in wrong])
     return {name: jnp.asarray(x).astype(jnp.float32) for name, x in found.items()}
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.extend.core import Literal
 
 from purerl.acting.normalize import initial_statistics, merge_statistics, standardize_values
@@ -14,7 +13,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, guarded, raise_if_any
 from purerl.core.keys import clock_at, named_key
-from purerl.core.metrics import is_metric, mean_of
+from purerl.core.metrics import NUMBERS, is_metric, mean_of
 from purerl.core.reductions import mean
 from purerl.core.types import Advantages, Network, Outputs, PyTree, Rollout, Sample, Scalar, Sequences, TrainState
 from purerl.learning.learner import Learner, Metrics
@@ -170,10 +169,9 @@ def state_and_metrics(field: str, found: Any) -> tuple[TrainState, dict[str, Any
     is_pair = isinstance(found, tuple | list) and len(found) == 2
     if not (is_pair and isinstance(found[0], TrainState) and isinstance(found[1], Mapping)):
         raise ConfigError([Problem(field, type(found), "must return a pair: the state and a dict of metrics")])
-    metrics, numbers = dict(found[1]), (jax.Array, np.ndarray, np.generic, int, float)
-    hint = "must be a metric, as purerl.ppo returns them, or a number"
-    raise_if_any([Problem(field, name, hint) for name, x in metrics.items() if not (is_metric(x) or isinstance(x, numbers))])
-    return found[0], {name: x if is_metric(x) else mean_of(x) for name, x in metrics.items()}
+    hint = "must be a number or a metric, such as those of purerl.ppo"
+    raise_if_any([Problem(field, name, hint) for name, x in found[1].items() if not (is_metric(x) or isinstance(x, NUMBERS))])
+    return found[0], {name: x if is_metric(x) else mean_of(x) for name, x in found[1].items()}
 
 
 def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[Scalar, dict[str, jax.Array]]:

@@ -21,7 +21,7 @@ class MLP(nn.Module):
 
     hidden: tuple[int, ...]
     activation: Callable
-    kernels: str = "xla"  # the config's `kernels`; "auto" means "xla"
+    kernels: str = "xla"
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

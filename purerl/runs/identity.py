@@ -10,10 +10,11 @@ from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
 from purerl.pure import Train
-from purerl.runs.run_batch import settled
+from purerl.runs.run_batch import pairs_of, settled
 from purerl.runs.storage.object_values import numbers_of, other_numbers
 from purerl.runs.storage.objects import describe_objects, object_differences, versions
 
+KERNELS = {"auto": "xla"}  # earlier versions recorded "auto", which meant "xla"
 WARM = ("['state'].params", "['state'].statistics")  # the leaves that a warm start takes from another run
 
 
@@ -107,6 +108,11 @@ def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -
     A record from an earlier version lacks newer float fields. In a batch of configs, each config has the default of such a field.
     """
     cfg = (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
-    cfg = cfg.replace(kernels="xla") if cfg.kernels == "auto" else cfg  # earlier versions recorded "auto", which meant "xla"
+    cfg = cfg.replace(kernels=KERNELS.get(cfg.kernels, cfg.kernels))
     shape = next((x.shape for x in jax.tree.leaves(cfg) if np.ndim(x)), ())
     return jax.tree.map(lambda x: x if np.shape(x) == shape else np.full(shape, x, np.float32), cfg)
+
+
+def num_runs(record: dict[str, Any]) -> int:
+    """Return the number of runs in a checkpoint's record."""
+    return len(pairs_of(config_of(record), record["seed"], record["num_seeds"] or 1))

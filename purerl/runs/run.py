@@ -27,7 +27,7 @@ from purerl.runs.directory import Directory, absolute, run_directory
 from purerl.runs.identity import config_of, differences, identity, own_class, unit_differences
 from purerl.runs.options import OBJECTS, SEED, wrong_values
 from purerl.runs.processes import on_host
-from purerl.runs.run_batch import Batch, pairs_of, state_at
+from purerl.runs.run_batch import Batch, state_at
 from purerl.runs.storage import arrays, checkpoint, curves
 from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, saved_updates
 from purerl.runs.storage.object_values import numbers_of, other_numbers
@@ -67,14 +67,15 @@ class Run:
         return f"{type(self.cfg).__name__.removesuffix('Config')} on {self.env_name}: {runs}{apart}{self.updates:,} {place}"
 
     def __str__(self) -> str:
-        """Describe the run, its steps and, if the run was saved, its returns, in a few lines."""
-        each = " of each run" if len(self.labels) > 1 else ""
-        lines = [repr(self), f"{self.updates * self.cfg.num_envs * self.cfg.num_steps:,} steps{each}"]
+        """Describe the run, its steps and, for the last saved state, its returns, in a few lines."""
+        up_to, per_update = "up to " if len(set(self.finished)) > 1 else "", self.cfg.num_envs * self.cfg.num_steps
+        lines = [repr(self), f"{up_to}{self.updates * per_update:,} steps" + " of each run" * (len(self.labels) > 1)]
         with contextlib.suppress(CheckpointError):
             metrics = curves.read(self.directory)[0] if self.directory else {}
-            returns = over_the_last(metrics, "episode_return", LAST) if metrics else np.array([])
-            returns = returns if self.place is None else returns[self.place : self.place + 1]
-            lines += [f"return over the last tenth: {spread_in_words(returns)}"] if len(returns) else []
+            if metrics and np.atleast_2d(metrics["steps"].total)[0].sum() == min(self.finished) * per_update:
+                every = over_the_last(metrics, "episode_return", LAST)
+                returns = every if self.place is None else every[[self.place]]
+                lines.append(f"return over the last tenth: {spread_in_words(returns)}")
         return "\n".join(lines)
 
     @property
@@ -255,11 +256,6 @@ def saved_layout(directory: pathlib.Path | None) -> int:
         return 1
     use_cores()
     return header.devices_per_run if header.devices_per_run <= len(jax.devices()) else 1
-
-
-def num_runs(record: dict[str, Any]) -> int:
-    """Return the number of runs in a checkpoint's record."""
-    return len(pairs_of(config_of(record), record["seed"], record["num_seeds"] or 1))
 
 
 def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None:

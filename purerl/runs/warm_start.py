@@ -10,8 +10,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.core.types import TrainState
-from purerl.runs.identity import WARM, config_of, unit_differences
-from purerl.runs.run import num_runs
+from purerl.runs.identity import WARM, config_of, num_runs, unit_differences
 from purerl.runs.run_batch import pairs_of
 from purerl.runs.storage.checkpoint import Checkpoint
 from purerl.runs.storage.object_values import CODE_NAME
@@ -89,15 +88,14 @@ def warm_start(
         chosen = (*chosen, INTRINSIC)
     is_taken = lambda name: _is_within(name, chosen) and not name.endswith(".discounted")
     here, there = ({name: x for name, x in arrays.items() if is_taken(name)} for arrays in (leaves, saved.arrays))
-    found = [f"{name} is only in the {'checkpoint' if name in there else 'new run'}" for name in there.keys() ^ here.keys()]
+    found = {name: f"is only in the {'checkpoint' if name in there else 'new run'}" for name in there.keys() ^ here.keys()}
     for name in here.keys() & there.keys():
         if there[name].shape not in (here[name].shape, here[name].shape[state.key.ndim :]):
-            found.append(f"{name} is {list(there[name].shape)} in the checkpoint, {list(here[name].shape)} here")
+            found[name] = f"is {list(there[name].shape)} in the checkpoint, {list(here[name].shape)} here"
     if found:
-        of_params = {_group_of(name) for name in here if name.startswith(WARM[0])}
-        fit = sorted(group for group in of_params if not any(f"{_prefix(group)}[" in text for text in found))
-        wrong = [Problem("init_from", str(directory), text) for text in sorted(found)]
-        wrong += [Problem("init_groups", groups, f"{(*fit, 'statistics')} would copy what fits")] if fit and not groups else []
+        wrong = [Problem("init_from", str(directory), f"{name} {text}") for name, text in sorted(found.items())]
+        if not groups and (fit := _groups_that_fit(here, found)):
+            wrong.append(Problem("init_groups", groups, f"use init_groups={fit} to copy the groups that fit"))
         raise ConfigError(wrong)
     _check_finite(saved, there, directory)
 
@@ -139,6 +137,15 @@ def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ..
     if new := sorted({_group_of(name) for name in params if not _is_within(name, prefixes)}):
         warn(f"init_groups = {groups!r}: {', '.join(new)} begin with new parameters")
     return prefixes
+
+
+def _groups_that_fit(here: Collection[str], wrong: Collection[str]) -> tuple[str, ...]:
+    """Return the groups of parameters, and "statistics", without an array in `wrong`; () without a group of parameters."""
+    groups = {"predictor" if (group := _group_of(x)).startswith("predictor") else group for x in here if x.startswith(WARM[0])}
+    prefixes = {group: _prefix(group) for group in sorted(groups)}
+    prefixes |= {"statistics": WARM[1]} if any(_is_within(x, WARM[1:]) for x in here) else {}
+    fit = tuple(group for group, prefix in prefixes.items() if not any(_is_within(x, (prefix,)) for x in wrong))
+    return fit if set(fit) - {"statistics"} else ()
 
 
 def _group_of(name: str) -> str:

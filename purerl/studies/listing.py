@@ -11,7 +11,7 @@ import numpy as np
 from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.evaluations import is_current, read_evaluations
-from purerl.runs.run import num_runs
+from purerl.runs.identity import num_runs
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record
 from purerl.runs.storage.files import read_errors
@@ -69,7 +69,7 @@ def _listed(directory: pathlib.Path) -> Listed:
     values = record["config"]
     steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
     ended = f"stopped: {record['stopped_by']}" if record.get("stopped_by") else "stopped"
-    state = "finished" if steps >= total else "running" if running and ended == "stopped" else ended
+    state = "finished" if steps >= total else "running" if running else ended
     best = _best(directory, record.get("finite") or [True] * runs, record["updates"])
     return Listed(directory, record["algorithm"], task_of(record).name, runs, steps, total, best, state, size)
 

@@ -16,7 +16,7 @@ from purerl.runs.analysis.statistics import interpolated, interval, iqm, number_
 from purerl.runs.directory import PLAN
 from purerl.runs.evaluations import is_current
 from purerl.runs.fit import FitResult
-from purerl.runs.identity import schedules_over_training
+from purerl.runs.identity import KERNELS, schedules_over_training
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record, saved_updates
@@ -188,6 +188,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         if places:
             task, seeds = task_of(record, config, evaluated), tuple(pairs[i][1] for i in places)
             algorithm, config = record["algorithm"], {k: x for k, x in record["config"].items() if k not in RECORDING}
+            config["kernels"] = KERNELS.get(chosen := config.get("kernels", "auto"), chosen)
             objects = {name: x for name, x in record["objects"].items() if name not in ("env", "env_params")}
             is_warm, numbers = bool(record.get("init_from")), record.get("numbers", {})
             total = wanted if schedules_over_training(record["config"], objects) else None

@@ -227,6 +227,7 @@ class SweepResult(NamedTuple):
 
     @property
     def _is_evaluated(self) -> bool:
+        """Return True if scores are those of evaluations."""
         return bool(self.results) and all(map(has_current_evaluation, self.results))
 
     @property

@@ -30,7 +30,7 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import PLAN, STUDY, Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
-from purerl.runs.logging.console import LiveLine
+from purerl.runs.logging.console import LiveLine, counted
 from purerl.runs.logging.progress import Progress
 from purerl.runs.options import HOURS, OBJECTS, int_from, optional, wrong_values
 from purerl.runs.processes import process_count
@@ -206,6 +206,10 @@ def tune(
             status = [trial.status for trial in study.trials()]
             counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
             raise _without_score("trials", len(status), counts, home)
+        if line.is_live:
+            line.console.print(
+                f"training {counted(len(best), 'finalist')}, and the best of them with {counted(final_seeds, 'new seed')}"
+            )
         return _finals(study, best, num_seeds, final_seeds, home, deadline, objects)
 
 
@@ -236,7 +240,7 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
         left = max(1e-9, deadline - time.perf_counter()) / 3600 if math.isfinite(deadline) else 0.0
         directory = None if home is None else home / name
-        result = Sweep(study.search.cfg, points).fit(seed, directory, num_seeds=seeds, max_hours=left, **objects)
+        result = Sweep(study.search.cfg, points).fit(seed, directory, num_seeds=seeds, max_hours=left, progress=False, **objects)
         spent.extend(fitted.progress for fitted in result.results)
         return result
 

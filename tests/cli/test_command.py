@@ -1,4 +1,3 @@
-import contextlib
 import dataclasses
 import gc
 import os
@@ -46,10 +45,12 @@ def test_command_trains_and_ends_with_a_table(capsys):
 
 
 WRONG = {
-    "ppo --lr abc": "flags: Error parsing --lr: could not convert string to float: 'abc'",
-    "ppo --memory gruu": "flags: invalid choice 'gruu' for argument '--memory'",
+    "ppo --lr abc": "arguments: Error parsing --lr: could not convert string to float: 'abc'",
+    "ppo --memory gruu": "arguments: invalid choice 'gruu' for argument '--memory'",
     "eval runs/a --episodes 8": "--episodes = '8': no such flag; did you mean --num-episodes",
-    "eval": "flags: Missing from purerl eval: STR Directory of the run.",
+    "eval": "arguments: Missing from purerl eval: DIR Directory of the run.",
+    "plot --dir a": "--dir = 'a': no such flag; ",
+    "eval runs/a --n-envs 4": "--n-envs = '4': no such flag; did you mean --env?",
     "evl runs/a": "command = 'evl': did you mean 'eval'",
     "tune pp": "command = 'pp': did you mean 'ppo'",
     "plot": "directories = []: must be a list of at least one directory",
@@ -66,8 +67,11 @@ def test_wrong_arguments_end_with_one_kind_of_message(command, capsys):
 
 @pytest.mark.parametrize("command", ["tune ppo", "eval", ""])
 def test_every_command_has_help_and_all_help(command, capsys):
-    with contextlib.suppress(SystemExit):
-        main([*command.split(), "--help"])
+    try:
+        status = main([*command.split(), "--help"])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 0
     short = capsys.readouterr().out.splitlines()
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), "--help-all"])

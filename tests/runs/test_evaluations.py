@@ -1,8 +1,12 @@
 """Evaluations, renderings, plots, and an exported policy."""
 
+import dataclasses
 import importlib
 import json
+import os
+import re
 import shutil
+import socket
 import warnings
 
 import jax
@@ -85,7 +89,10 @@ def test_results_are_printed_in_a_few_lines(run):
     assert str(result.run).splitlines() == [first, "2,048 steps of each run", means[0]]
     one = str(result.run.select(seed=1)).splitlines()
     assert one[1:] == ["2,048 steps", f"return over the last tenth:{means[0].partition(',')[2]}"]
-    assert repr(result.state).startswith("TrainState with ")
+    assert re.fullmatch(r"TrainState with \d+ parameters in policy, value, 2 runs", repr(result.state))
+    assert repr(result.run.train.seed_axes) == "TrainState with 1 parameters"  # an object that only `vmap` reads
+    best = dataclasses.replace(result.run, finished=(4, 3))
+    assert str(best).splitlines()[1:] == ["up to 256 steps of each run"]
     assert repr(result.progress).startswith("32 of 32 updates, 4,096 steps of 2 runs, ")
     assert steps == "4,096 steps of 2 runs"
     assert [line.partition(":")[0] for line in means] == ["return over the last tenth", "return of the last evaluation"]
@@ -218,6 +225,8 @@ def test_evaluations_of_a_call_that_was_killed_before_its_first_checkpoint_are_d
 def test_listed_run_names_what_ended_it(tmp_path):
     stopped(tmp_path, 2)
     assert [row.state for row in listed(tmp_path)] == ["stopped: SIGTERM"]
+    (tmp_path / ".holder").write_text(f"process {os.getpid()} on {socket.gethostname()}")
+    assert [row.state for row in listed(tmp_path)] == ["running"]
 
 
 def test_evaluation_that_is_not_current_is_named(tmp_path):

@@ -11,7 +11,7 @@ from flax import linen as nn
 import purerl
 from purerl.runs.analysis.plots import curves_of
 from purerl.runs.storage.checkpoint import newest_readable
-from purerl.runs.warm_start import warm_start
+from purerl.runs.warm_start import _groups_that_fit, warm_start
 from tests.helpers.interrupted import fitted
 from tests.helpers.probes import Varied, boxed
 from tests.helpers.tiny import CFG, digest, tiny
@@ -40,10 +40,22 @@ def test_warm_start_needs_the_same_shapes(tmp_path):
     with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] in the checkpoint, \[8, 2\] here"):
         started(other, tmp_path / "a")
     fewer = tiny(CFG.replace(critic_hidden=(8,))).init(jax.random.key(0))
-    with pytest.raises(purerl.ConfigError, match=r"init_groups = .*\('policy/head', 'policy/torso', 'statistics'\) would copy"):
+    with pytest.raises(purerl.ConfigError, match=r"use init_groups=\('policy/head', 'policy/torso'\) to copy"):
         started(fewer, tmp_path / "a")
+    with pytest.warns(UserWarning, match="value/head, value/torso begin with new parameters"):
+        copied = started(fewer, tmp_path / "a", ("policy/head", "policy/torso"))
+    assert digest(copied.params["policy"]) == digest(tiny().init(jax.random.key(0)).params["policy"])
     with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
         started(other, tmp_path / "b")
+
+
+def test_groups_that_fit_are_named_whole():
+    name = "['state'].params['{}']".format
+    here = [name("policy"), name("value"), name("predictor']['torso"), "['state'].statistics.obs.mean"]
+    assert _groups_that_fit(here, [name("value")]) == ("policy", "predictor", "statistics")
+    assert _groups_that_fit(here, here[1:]) == ("policy",)
+    assert _groups_that_fit(here[:3], []) == ("policy", "predictor", "value")
+    assert _groups_that_fit(here, here[:3]) == ()
 
 
 @pytest.mark.slow

@@ -101,6 +101,18 @@ def test_seeds_with_other_objects_or_another_start_are_not_pooled(tmp_path):
         purerl.compare([tmp_path / "own"])
 
 
+@pytest.mark.slow
+def test_seeds_that_recorded_kernels_as_auto_are_pooled_and_resumed(tmp_path, monkeypatch):
+    cfg, resolved = CFG.replace(env="CartPole-v1", total_timesteps=128), purerl.PPOConfig.resolved
+    with monkeypatch.context() as earlier:
+        earlier.setattr(purerl.PPOConfig, "resolved", lambda self, env: resolved(self, env).replace(kernels="auto"))
+        purerl.fit(cfg, directory=tmp_path / "0")
+    purerl.fit(cfg, 1, directory=tmp_path / "1")
+    assert purerl.compare({"x": [tmp_path / "0", tmp_path / "1"]}).scores("x", "CartPole-v1").shape == (2,)
+    with pytest.warns(UserWarning, match="schedules that depend on it"):
+        assert purerl.fit(cfg.replace(total_timesteps=192), directory=tmp_path / "0").progress.updates == 3
+
+
 def test_unequal_training_lengths_are_noted_first_in_every_format(tmp_path):
     of = lambda steps: {
         "T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array(steps), np.ones((2, len(steps))), "", None)
