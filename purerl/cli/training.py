@@ -99,8 +99,8 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
     options = _arguments_of(tune, asked) | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     console = LiveLine().console
     trials = int(min(asked.trials, space.num_points(cfg, values)))
-    score = "; the score of a trial is its mean return over the last fifth of a rung"
-    _announce(cfg, f", {counted(trials, 'trial')} x {counted(asked.num_seeds, 'seed')}{score}", values)
+    sizes = f", {counted(trials, 'trial')} x {counted(asked.num_seeds, 'seed')}"
+    _announce(cfg, f"{sizes}; the score of a trial is its mean return over the last fifth of a rung", values)
     found = tune(cfg, values, watch=step_printer(LiveLine(), asked.rungs), **options)
     if (score := found.summary) is None:  # the study was stopped
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
