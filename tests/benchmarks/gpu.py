@@ -364,11 +364,9 @@ def run_in_turn(made, width, keep, logs):
                 pass
         waiting.cancel()
         for key, process in group.items():
-            if process.poll() is None:
-                output, _ = process.communicate("go\n")
-                keep(key, json.loads(output.splitlines()[-1]) if process.returncode == 0 else None)
-            else:
-                keep(key, None)
+            with process:  # closes the pipes
+                output = "" if process.poll() is not None else process.communicate("go\n")[0]
+            keep(key, json.loads(output.splitlines()[-1]) if process.returncode == 0 else None)
 
 
 def about():
