@@ -25,7 +25,7 @@ def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     (tmp_path / "flags.toml").write_text('csv = true\nsweep = ["lr=1e-3,1e-2"]\n')
     assert cli.main(["ppo", *small, "--config", str(tmp_path / "flags.toml"), "--directory", str(tmp_path / "s")]) == 0
-    assert "2 configs, 1 programs" in capsys.readouterr().out
+    assert "2 configs, 1 program" in capsys.readouterr().out
     assert (tmp_path / "s" / "metrics.csv").exists()
     assert cli.main(["ppo", *small, "--sweep", "lr=x"]) == 2
     assert "lr = 'x': must be a number" in capsys.readouterr().err
