@@ -10,9 +10,9 @@ guess, and the minimal GRU learnt nothing. The GRU is the best at counting marks
 If information must be kept over many steps, or many things must be kept apart, try the LRU. The LRU remembers over 100, 300 and
 1,000 steps of MemoryChain in all eight seeds (over 1,000 steps with scores of at least 0.91, and of 0.61 to 0.92 with
 hyperparameters that were tuned on 100 steps). The LRU also names the card of 32 steps ago, which the minimal GRU and the GRU
-hardly learn. The minimal GRU, which is simpler, remembers over 100 steps in all eight seeds, over 300 steps in seven or three of them,
-depending on its hyperparameters, and over 1,000 steps in none. With four sets of hyperparameters, the GRU remembers over 100
-steps in six, one, none and three of eight seeds.
+hardly learn. The minimal GRU, which is simpler, remembers over 100 steps in all eight seeds, over 300 steps in seven or three
+of them, depending on its hyperparameters, and over 1,000 steps in none. With four sets of hyperparameters, the GRU remembers
+over 100 steps in six, one, none and three of eight seeds.
 
 Training sequences should be longer than what is remembered. With sequences of 32 steps, only the LRU of these memories remembers
 over 100 steps; with sequences of 128 steps, its scores on the chain of 300 are from 0.4 to 0.7; with sequences of 16 steps, no
