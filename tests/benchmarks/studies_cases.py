@@ -140,7 +140,7 @@ def longer_chains(cfg, name):
     for length, steps, short, total in ((300, 512, 128, 4_000_000), (1000, 1024, 512, 8_000_000)):
         params = {"memory_length": length, "max_steps_in_episode": 2 * length}
         chain = cfg.replace(env_params=params, total_timesteps=total)
-        if name != "GRU" and (length == 300 or name in ("LRU", "S5")):
+        if name != "GRU" and (length == 300 or name in ("LRU", "S5", "minimal GRU of 1,000 steps")):
             tried[f"MemoryChain of {length:,}: {name}"] = chain.replace(num_envs=32, num_steps=steps)
         if name == "LRU" or (name == "S5" and length == 300):
             fewer = chain.replace(num_envs=32 * steps // short, num_steps=short)
