@@ -48,8 +48,8 @@ from purerl.runs.analysis.export import export
 from purerl.runs.analysis.plots import plot
 from purerl.runs.analysis.rendering import render
 from purerl.runs.analysis.statistics import interval, iqm
-from purerl.runs.data_parallel import data_parallel
-from purerl.runs.devices import over_devices, use_cores
+from purerl.runs.devices.data_parallel import data_parallel
+from purerl.runs.devices.over_devices import over_devices, use_cores
 from purerl.runs.fit import FitResult, fit
 from purerl.runs.logging import recorders
 from purerl.runs.run import Run, load, restore, save

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from purerl.runs.devices import add_xla_flags
+from purerl.runs.devices.over_devices import add_xla_flags
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")

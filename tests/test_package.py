@@ -71,7 +71,7 @@ APART = ("helpers", "integration", "benchmarks", "ideas")  # folders of tests wi
 
 
 def test_test_files_mirror_the_modules():
-    modules = {(package_of(name), path.stem) for name, path in MODULES.items()}
+    modules = {(package_of(name), name.split(".")[-1]) for name in MODULES}
     for path in TESTS.rglob("test_*.py"):
         package, *_ = path.relative_to(TESTS).parts
         module = path.stem.removeprefix("test_")
@@ -90,14 +90,14 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     "runs.session",  # runs/test_fit, runs/test_directory
     "runs.storage.orbax_v1",  # runs/test_checkpoint
     "studies.listing",  # studies/test_sweep, runs/test_evaluations
-    "envs.gymnasium_spaces",  # envs/test_converted_spaces
+    "envs.external.gymnasium_spaces",  # envs/test_converted_spaces
     "envs.outputs",  # envs/test_conformance
     "envs.random_rollout",  # envs/test_conformance
     # Modules whose tests need many parts at once.
     "cli.by_path",  # integration/test_ideas
     "envs.importing",  # integration/test_opengl
-    "envs.navix",  # envs/test_suites
-    "envs.pgx",  # envs/test_suites
+    "envs.suites.navix",  # envs/test_suites
+    "envs.suites.pgx",  # envs/test_suites
 )
 
 
@@ -131,7 +131,7 @@ def test_test_files_do_not_import_each_other():
 
 def test_heavy_packages_are_imported_only_by_the_listed_modules():
     allowed = {
-        "gymnax": {"envs.gymnax"},
+        "gymnax": {"envs.suites.gymnax"},
         "flax.linen": {
             *(
                 "networks.actor_critic",
@@ -146,7 +146,7 @@ def test_heavy_packages_are_imported_only_by_the_listed_modules():
         "orbax": {"runs.storage.orbax_v1"},
         "tensorboardX": {"runs.logging.recorders"},
         "wandb": {"runs.logging.recorders"},
-        "matplotlib": {"runs.analysis.plots", "studies.comparison", "envs.gymnax", "envs.jumanji"},
+        "matplotlib": {"runs.analysis.plots", "studies.comparison", "envs.suites.gymnax", "envs.suites.jumanji"},
         "tyro": {"cli.commands", "cli.flags", "cli.command"},
         "optax": {"learning.custom", "learning.optimizers"},
     }

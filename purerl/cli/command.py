@@ -48,8 +48,8 @@ from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
 from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError, Problem, nearest, raise_if_any
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.devices import use_cores
-from purerl.runs.processes import join, process_count
+from purerl.runs.devices.over_devices import use_cores
+from purerl.runs.devices.processes import join, process_count
 
 
 @dataclasses.dataclass

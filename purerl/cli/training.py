@@ -13,11 +13,11 @@ from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.runs.analysis.statistics import few_seeds, number_in_words
+from purerl.runs.devices.processes import by_first, is_first
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import PLAIN, LiveLine, closing_table, counted, table_of
 from purerl.runs.logging.progress import Progress
-from purerl.runs.processes import by_first, is_first
 from purerl.runs.stopping import STOPPED, at_return
 from purerl.studies import space
 from purerl.studies.reading import Summary

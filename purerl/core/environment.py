@@ -66,7 +66,7 @@ class Environment(NamedTuple):
         name: the name of the environment in messages.
         action_mask: name of the observation entry that marks valid actions; "" for none.
         critic_obs: name of the observation entry that only the value network sees; "" for none.
-        host: the `purerl.envs.host.Host` that runs external (Python) environments; None for environments in JAX.
+        host: the `purerl.envs.external.host.Host` that runs external (Python) environments; None for environments in JAX.
         masks: a message about each likely action mask that nothing reads, such as an entry of `info`.
         resets_itself: True if `step` resets with its own random numbers and ignores the second row of keys.
 

@@ -149,6 +149,6 @@ def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Env
         500
         >>> train = purerl.make_train(purerl.PPOConfig(), env=env)
     """
-    from purerl.envs.gymnasium import environment
+    from purerl.envs.external.gymnasium import environment
 
     return environment(make, vectorization)

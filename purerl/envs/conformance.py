@@ -16,8 +16,8 @@ from purerl.core.masks import VALUES
 from purerl.core.spaces import Box, entries_of, is_index, parts_of
 from purerl.core.types import PyTree
 from purerl.envs import make_env
+from purerl.envs.external.host import host_errors
 from purerl.envs.functions import wrapped_if_bare
-from purerl.envs.host import host_errors
 from purerl.envs.random_rollout import all_finite, random_actions, random_rollout, within_space
 
 SHORT = 4  # number of steps of rollouts that are compared with each other; in longer ones, small differences may grow

@@ -23,8 +23,8 @@ import filelock
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem, warn
 from purerl.core.plan import Plan
+from purerl.runs.devices.processes import by_first, is_first
 from purerl.runs.identity import begin_anew, changes_of_numbers, differences
-from purerl.runs.processes import by_first, is_first
 from purerl.runs.storage.arrays import leaf_differences
 from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, prepare, saved_updates
 from purerl.runs.storage.curves import FILE

@@ -18,13 +18,13 @@ from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
 from purerl.runs.analysis.statistics import spread_in_words
 from purerl.runs.compile_cache import compile_cache
+from purerl.runs.devices.processes import agreed, by_first, is_first, process_count
 from purerl.runs.directory import Directory, run_directory
 from purerl.runs.evaluations import is_current
 from purerl.runs.identity import identity
 from purerl.runs.logging.console import LiveLine
 from purerl.runs.logging.progress import Progress
 from purerl.runs.options import unused_options, wrong_options
-from purerl.runs.processes import agreed, by_first, is_first, process_count
 from purerl.runs.run import Run, saved_layout
 from purerl.runs.session import Session
 from purerl.runs.stopping import Rule

@@ -18,15 +18,15 @@ from purerl.core.keys import clock_at
 from purerl.core.metrics import LAST, over_the_last
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import TrainState
-from purerl.envs.host import host_errors
+from purerl.envs.external.host import host_errors
 from purerl.pure import Train
 from purerl.runs.analysis.statistics import spread_in_words
-from purerl.runs.data_parallel import DataParallel, check_replicas
-from purerl.runs.devices import use_cores
+from purerl.runs.devices.data_parallel import DataParallel, check_replicas
+from purerl.runs.devices.over_devices import use_cores
+from purerl.runs.devices.processes import on_host
 from purerl.runs.directory import Directory, absolute, run_directory
 from purerl.runs.identity import config_of, differences, identity, own_class, unit_differences
 from purerl.runs.options import OBJECTS, SEED, wrong_values
-from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, state_at
 from purerl.runs.storage import arrays, checkpoint, curves
 from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, saved_updates

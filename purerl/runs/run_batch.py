@@ -18,9 +18,9 @@ from purerl.core.errors import ConfigError, Problem, is_int, raise_if_any
 from purerl.core.types import TrainState
 from purerl.envs import lives_on_host, swept_problems
 from purerl.pure import Train
-from purerl.runs.data_parallel import DATA, state_specs
-from purerl.runs.devices import ROWS, over_devices, over_rows, use_cores
-from purerl.runs.processes import process_count
+from purerl.runs.devices.data_parallel import DATA, state_specs
+from purerl.runs.devices.over_devices import ROWS, over_devices, over_rows, use_cores
+from purerl.runs.devices.processes import process_count
 from purerl.train import make_train
 
 NOT_SPREAD = PartitionSpec()

@@ -18,15 +18,15 @@ import numpy as np
 
 from purerl.core.errors import CheckpointError, CheckpointMismatch, NotFiniteError, warn
 from purerl.core.types import TrainState
-from purerl.envs.host import take_failure
+from purerl.envs.external.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
-from purerl.runs.data_parallel import check_replicas
+from purerl.runs.devices.data_parallel import check_replicas
+from purerl.runs.devices.processes import agreed, by_first, is_first, on_host, placed
 from purerl.runs.directory import Directory, absolute
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.identity import schedules_over_training
 from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress, Reports
-from purerl.runs.processes import agreed, by_first, is_first, on_host, placed
 from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.arrays import describe, to_tree
 from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, share

@@ -8,8 +8,8 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, is_number
 from purerl.core.metrics import summarize
+from purerl.runs.devices.processes import is_first
 from purerl.runs.logging.progress import Progress
-from purerl.runs.processes import is_first
 from purerl.runs.storage.checkpoint import Checkpoint
 from purerl.runs.storage.curves import Rows, add_rows, nothing
 

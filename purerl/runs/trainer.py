@@ -19,11 +19,11 @@ from purerl.core.metrics import mean_where
 from purerl.core.plan import needed_bytes
 from purerl.core.reductions import on_axis, pall
 from purerl.core.types import TrainState
-from purerl.envs.host import Ticket, restore, snapshot
+from purerl.envs.external.host import Ticket, restore, snapshot
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.pure import Train
 from purerl.runs.analysis.rendering import render
-from purerl.runs.processes import on_host
+from purerl.runs.devices.processes import on_host
 from purerl.runs.run_batch import Batch, state_at, swept
 from purerl.runs.storage.checkpoint import Checkpoint
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from purerl.core.errors import NotFiniteError, warn
 from purerl.core.masks import VALUES
-from purerl.runs.processes import is_first
+from purerl.runs.devices.processes import is_first
 
 ENOUGH = 10  # updates before the share of skipped updates is judged
 SHARE = 0.1  # largest share of updates that may be skipped without a warning

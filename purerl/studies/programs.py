@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import CheckpointMismatch, warn
-from purerl.runs.devices import available_bytes
+from purerl.runs.devices.over_devices import available_bytes
 from purerl.runs.directory import PLAN, Lock
 from purerl.runs.fit import evaluation_of
 from purerl.runs.options import OBJECTS

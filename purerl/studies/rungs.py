@@ -15,7 +15,7 @@ from purerl.core.keys import clock_at
 from purerl.core.metrics import over_the_last
 from purerl.core.types import TrainState
 from purerl.pure import Train
-from purerl.runs.processes import placed
+from purerl.runs.devices.processes import placed
 from purerl.runs.storage.arrays import to_arrays, to_tree
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.studies import space

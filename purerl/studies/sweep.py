@@ -20,11 +20,11 @@ from purerl.config.rules import Rule, one_of
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
+from purerl.runs.devices.processes import agreed, by_first, process_count
 from purerl.runs.directory import PLAN, run_directory
 from purerl.runs.fit import FitResult, check_arguments, fit
 from purerl.runs.logging.console import counted
 from purerl.runs.options import SEED, int_from, optional, wrong_values
-from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.studies import space

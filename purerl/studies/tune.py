@@ -27,13 +27,13 @@ from purerl.config.fields import plain
 from purerl.config.rules import Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
+from purerl.runs.devices.processes import process_count
 from purerl.runs.directory import PLAN, STUDY, Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
 from purerl.runs.logging.console import LiveLine, counted
 from purerl.runs.logging.progress import Progress
 from purerl.runs.options import HOURS, OBJECTS, int_from, optional, wrong_values
-from purerl.runs.processes import process_count
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
 from purerl.studies.reading import WINNER, Summary, read_plan, summary_of

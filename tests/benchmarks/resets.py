@@ -14,7 +14,7 @@ from craftax.craftax_env import make_craftax_env_from_name
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import TimeStep
-from purerl.envs import craftax
+from purerl.envs.suites import craftax
 
 T, REPEATS = 64, 15
 ID = "Craftax-Classic-Symbolic-v1"

@@ -53,7 +53,7 @@ def all_ids(prefix):
     suite = importlib.import_module("xminigrid.registration" if prefix == "xminigrid" else SUITES[prefix])
     names = {
         "brax": lambda: importlib.import_module("brax.envs")._envs,
-        "craftax": lambda: importlib.import_module("purerl.envs.craftax").NAMES,
+        "craftax": lambda: importlib.import_module("purerl.envs.suites.craftax").NAMES,
         "jumanji": lambda: suite.registered_environments(),
         "navix": lambda: suite.registry(),
         "pgx": lambda: suite.available_envs(),

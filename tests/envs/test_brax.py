@@ -53,7 +53,7 @@ def test_masses_of_the_mjx_backend_are_scaled_in_a_trace():
 def test_swimmer_has_a_backend_that_simulates_it():
     """brax 0.14.2 cannot step it: JAX has removed an argument that its simulation of fluids uses."""
     installed("brax/")
-    from purerl.envs.brax import make
+    from purerl.envs.suites.brax import make
 
     assert make("swimmer", ()).params.nu == 2
 

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 import purerl
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.gymnasium_spaces import observation_space
+from purerl.envs.external.gymnasium_spaces import observation_space
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
 

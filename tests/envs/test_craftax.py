@@ -17,7 +17,7 @@ def test_craftax_deaths_terminate_and_time_limits_truncate():
     installed("craftax/")
     from craftax.craftax_env import make_craftax_env_from_name
 
-    from purerl.envs import craftax
+    from purerl.envs.suites import craftax
 
     suite = make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
     bare = craftax._CraftaxEnv(suite, suite.default_params.replace(max_timesteps=7))

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import purerl
-from purerl.envs.gymnasium_vector import SYNC, VectorEnvironments
+from purerl.envs.external.gymnasium_vector import SYNC, VectorEnvironments
 from tests.helpers.gymnasium_env import Ends
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
@@ -24,7 +24,7 @@ MUJOCO = ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedDoubl
 def test_restored_environment_continues_bit_for_bit(name):
     if name in MUJOCO:
         pytest.importorskip("mujoco")
-    from purerl.envs.gymnasium_vector import VectorEnvironments
+    from purerl.envs.external.gymnasium_vector import VectorEnvironments
 
     def make():
         env = gymnasium.make(name.removesuffix(", stacked"), disable_env_checker=True)
@@ -58,7 +58,7 @@ class BeginsWithNaN(Ends):
 
 
 def test_restored_environment_remembers_first_observations_that_are_not_finite():
-    from purerl.envs.gymnasium_vector import VectorEnvironments
+    from purerl.envs.external.gymnasium_vector import VectorEnvironments
 
     first, second = (VectorEnvironments(BeginsWithNaN, "sync", 2, {}, finite=True) for _ in range(2))
     first.reset(np.zeros(2, np.uint32))
@@ -144,7 +144,7 @@ class Counts(Ends):
 
 
 def test_info_of_integers_does_not_truncate_that_of_other_environments():
-    from purerl.envs.gymnasium_vector import Tracked
+    from purerl.envs.external.gymnasium_vector import Tracked
 
     env = SyncVectorEnv([functools.partial(Tracked, Counts, i) for i in range(2)])
     env.reset()

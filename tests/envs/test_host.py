@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.envs import host
+from purerl.envs.external import host
 from tests.helpers.gymnasium_env import Ends
 from tests.helpers.tiny import digest
 

@@ -21,7 +21,7 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
     from ml_collections import ConfigDict
     from mujoco_playground._src.mjx_env import State
 
-    from purerl.envs.playground import adapted
+    from purerl.envs.suites.playground import adapted
 
     class Robot:
         _config, action_size, dt = ConfigDict({"episode_length": 5, "action_repeat": 1}), 2, 0.02
@@ -70,7 +70,7 @@ def test_masses_of_a_model_are_scaled():
 
 def test_warp_that_is_not_installed_is_named(monkeypatch):
     pytest.importorskip("mujoco_playground")
-    monkeypatch.setattr("purerl.envs.playground.WARP_INSTALLED", False)
+    monkeypatch.setattr("purerl.envs.suites.playground.WARP_INSTALLED", False)
     with pytest.raises(purerl.ConfigError, match=r"impl.*needs the package warp-lang; run pip install"):
         purerl.make_train(PPOConfig(env="playground/CartpoleBalance", env_kwargs=(("impl", "warp"),)))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.envs.snapshots import Keeper, decoded, encoded
+from purerl.envs.external.snapshots import Keeper, decoded, encoded
 from tests.helpers.gymnasium_env import Ends
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))

@@ -168,7 +168,7 @@ def test_craftax_worlds_are_the_same_alone_and_batched():
     installed("craftax/")
     from craftax.craftax_env import make_craftax_env_from_name
 
-    from purerl.envs import craftax
+    from purerl.envs.suites import craftax
 
     suite = make_craftax_env_from_name("Craftax-Classic-Symbolic-v1", auto_reset=False)
     bare = craftax._CraftaxEnv(suite, suite.default_params)
@@ -296,7 +296,8 @@ def test_unsupported_suite_says_why(env_id, says):
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_missing_suite_says_how_to_install_it(monkeypatch, suite):
-    monkeypatch.delitem(sys.modules, f"purerl.envs.{suite}", raising=False)
+    package = "external" if suite == "gymnasium" else "suites"
+    monkeypatch.delitem(sys.modules, f"purerl.envs.{package}.{suite}", raising=False)
     monkeypatch.setitem(sys.modules, SUITES[suite], None)
     for module in [name for name in sys.modules if name.startswith(f"{SUITES[suite]}.")]:
         monkeypatch.setitem(sys.modules, module, None)

@@ -19,7 +19,7 @@ def test_each_reset_draws_a_ruleset(tmp_path, monkeypatch):
     installed("xminigrid/")
     from xminigrid import benchmarks
 
-    from purerl.envs import xminigrid
+    from purerl.envs.suites import xminigrid
 
     goals = np.tile(np.array([1, 3, 1, 0, 0], np.uint8), (4, 1))
     goals[:, 2] = [1, 2, 3, 4]

@@ -202,10 +202,10 @@ def test_id_without_its_suite_gets_a_hint_with_the_suite(env_id):
 
 REGISTERED = {
     "brax": lambda: importlib.import_module("brax.envs")._envs,
-    "craftax": lambda: importlib.import_module("purerl.envs.craftax").NAMES,
+    "craftax": lambda: importlib.import_module("purerl.envs.suites.craftax").NAMES,
     "jumanji": lambda: importlib.import_module("jumanji").registered_environments(),
     "navix": lambda: importlib.import_module("navix").registry(),
-    "pgx": lambda: importlib.import_module("purerl.envs.pgx").NAMES,
+    "pgx": lambda: importlib.import_module("purerl.envs.suites.pgx").NAMES,
     "playground": lambda: importlib.import_module("mujoco_playground").registry.ALL_ENVS,
     "xminigrid": lambda: importlib.import_module("xminigrid").registered_environments(),
 }

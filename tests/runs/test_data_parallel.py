@@ -18,7 +18,7 @@ from purerl.core.keys import named_key
 from purerl.core.reductions import num_devices, total
 from purerl.envs import make_env
 from purerl.learning import phases, update
-from purerl.runs.data_parallel import check_replicas
+from purerl.runs.devices.data_parallel import check_replicas
 from purerl.runs.run import Run
 from purerl.runs.storage.checkpoint import saved_updates
 from purerl.runs.trainer import Trainer
@@ -413,7 +413,7 @@ def test_fit_in_a_fresh_process_uses_all_cores_as_devices(fresh_python, tmp_path
     """Reading the directory and looking for other processes must not start JAX with a single device."""
     code = f"""
 import jax, purerl
-from purerl.runs.devices import _cores
+from purerl.runs.devices.over_devices import _cores
 cfg = purerl.PPOConfig(env="CartPole-v1", num_envs=4, num_steps=8, num_minibatches=1, total_timesteps=64, lr_schedule="constant")
 one = purerl.fit(cfg, num_seeds=2, directory={str(tmp_path)!r})
 print(len(jax.devices()) == _cores(), len(one.run.labels))

@@ -203,7 +203,7 @@ def test_run_resumes_with_another_number_of_processes(job, tmp_path):
 
 OF_A_MESH = """
 import sys
-from purerl.runs.processes import join, on_host
+from purerl.runs.devices.processes import join, on_host
 join(sys.argv[1], 2, int(sys.argv[2]))
 import jax, numpy as np, purerl
 from tests.helpers.tiny import CFG, digest

@@ -13,7 +13,7 @@ from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.types import TrainState
 from purerl.envs.animation import ffmpeg
-from purerl.envs.host import host_errors
+from purerl.envs.external.host import host_errors
 from purerl.pure import Train
 from purerl.runs.options import SEED, wrong_values
 from purerl.runs.storage.files import write_errors

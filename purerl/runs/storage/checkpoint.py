@@ -19,7 +19,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem, raise_if_any, warn
 from purerl.core.types import PyTree
-from purerl.runs.processes import by_first, from_first, is_first
+from purerl.runs.devices.processes import by_first, from_first, is_first
 from purerl.runs.storage.arrays import describe, dtype_of, leaf_differences, shape_of, to_arrays
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.orbax_v1 import in_this_process, orbax

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from purerl.runs.processes import process_count
+from purerl.runs.devices.processes import process_count
 
 
 def orbax() -> Any:

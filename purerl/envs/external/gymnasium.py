@@ -22,12 +22,12 @@ from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.masks import LIKELY, choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import PyTree
-from purerl.envs.gymnasium_spaces import action_space, observation_space, observed
-from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments
-from purerl.envs.host import Host
+from purerl.envs.external.gymnasium_spaces import action_space, observation_space, observed
+from purerl.envs.external.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments
+from purerl.envs.external.host import Host
+from purerl.envs.external.snapshots import spaces_in
 from purerl.envs.importing import importing_mujoco, quietly
 from purerl.envs.parameters import Made, constructing
-from purerl.envs.snapshots import spaces_in
 
 IMAGES = "rgb_array"
 PROBED = 1000  # maximum number of steps of the random episode in which entries of info are looked for

@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 
 from purerl.core.errors import CheckpointError, ConfigError, Problem
 from purerl.core.types import PyTree
-from purerl.runs.devices import add_xla_flags
+from purerl.runs.devices.over_devices import add_xla_flags
 
 Arrays = dict[str, np.ndarray]
 # On CPUs, XLA by default starts independent operations in any order, collectives included. Each device of a process would then

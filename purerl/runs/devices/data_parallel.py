@@ -22,7 +22,7 @@ from purerl.core.keys import typed_key
 from purerl.core.reductions import shapes_on
 from purerl.core.types import TrainResult, TrainState
 from purerl.pure import Train
-from purerl.runs.processes import agreed, placed
+from purerl.runs.devices.processes import agreed, placed
 
 DATA = "data"  # mesh axis of one agent's devices
 

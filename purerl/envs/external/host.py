@@ -29,7 +29,7 @@ from purerl.envs.finite_resets import OBSERVATION, REWARD
 from purerl.envs.outputs import check_names
 
 if TYPE_CHECKING:  # an import of gymnasium takes time
-    from purerl.envs.gymnasium_vector import VectorEnvironments
+    from purerl.envs.external.gymnasium_vector import VectorEnvironments
 
 
 class Ticket(struct.PyTreeNode):

@@ -91,5 +91,6 @@ def _of_gymnasium(env_id: str) -> list[str]:
 
 def _imported(name: str) -> ModuleType:
     """Import the adapter of a suite outside of any trace, so that arrays in the modules of the suite are concrete."""
+    package = "external" if name == "gymnasium" else "suites"
     with jax.ensure_compile_time_eval():
-        return importlib.import_module(f"purerl.envs.{name}")
+        return importlib.import_module(f"purerl.envs.{package}.{name}")

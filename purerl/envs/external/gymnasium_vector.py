@@ -23,10 +23,10 @@ from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, warn
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.types import PyTree
 from purerl.envs.animation import draw_in_memory
+from purerl.envs.external.gymnasium_spaces import acted, mapped, observation_space, observed
+from purerl.envs.external.snapshots import Keeper
 from purerl.envs.finite_resets import OBSERVATION, REWARD
-from purerl.envs.gymnasium_spaces import acted, mapped, observation_space, observed
 from purerl.envs.importing import importing_mujoco, opengl_hint
-from purerl.envs.snapshots import Keeper
 
 SYNC, ASYNC, VECTOR = "sync", "async", "vector"
 

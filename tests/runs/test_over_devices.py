@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.runs import processes
-from purerl.runs.devices import add_xla_flags
+from purerl.runs.devices import processes
+from purerl.runs.devices.over_devices import add_xla_flags
 from tests.helpers.tiny import CFG, at, tiny
 
 train = tiny(CFG)

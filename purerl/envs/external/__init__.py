@@ -1,0 +1,1 @@
+"""External (Python) environments: gymnasium's, which the compiled program calls back to."""

@@ -1,0 +1,1 @@
+"""Devices of a run: runs spread over local devices, environments spread over devices, and jobs of several processes."""
