@@ -58,7 +58,7 @@ from purerl.studies.compare import compare
 from purerl.studies.comparison import Comparison
 from purerl.studies.space import Range
 from purerl.studies.sweep import sweep
-from purerl.studies.tune import Tuned, tune
+from purerl.studies.tune import TuneResult, tune
 from purerl.train import make_train
 
 __version__ = "0.4.0"
@@ -68,7 +68,7 @@ __all__ += ["APPOConfig", "DAACConfig", "PPGConfig", "PPOConfig", "RNDConfig", "
 __all__ += ["configclass", "leaf", "static", "validate"]
 __all__ += ["FitResult", "Run", "at_return", "fit", "load", "recorders", "restore", "save"]
 __all__ += ["data_parallel", "export", "over_devices", "plot", "render", "use_cores"]
-__all__ += ["Comparison", "Range", "Tuned", "compare", "interval", "iqm", "sweep", "tune"]
+__all__ += ["Comparison", "Range", "TuneResult", "compare", "interval", "iqm", "sweep", "tune"]
 __all__ += ["Environment", "Normal", "Scale", "TimeStep", "Uniform", "check_env", "from_gymnasium", "versus", "wrap_env"]
 __all__ += ["Box", "Discrete", "Indices", "Mixed", "MultiBinary", "MultiDiscrete"]
 __all__ += ["Network", "Outputs", "distributions", "from_linen", "from_nnx"]

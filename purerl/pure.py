@@ -78,7 +78,7 @@ class Train:
         # Initial states of custom parts may be weakly typed, updated states not.
         init = lambda key: strong(algorithm.init(key), "state")
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
-        update = functools.wraps(update)(lambda state, update=update: update(_checked(state)))
+        update = functools.wraps(update)(lambda state, update=update: update(_check_state(state)))
         # `inline=True` lets shape queries and all compiled programs share one trace of each of these two functions.
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
@@ -100,7 +100,7 @@ class Train:
 
     def on_axis(self, name: str, size: int) -> "Train":
         """Return this `Train` for one device of an axis, as `make_train(axis_name=name, axis_size=size)` would."""
-        axis = checked_axis(name, size)
+        axis = make_axis(name, size)
         check_devices(self.cfg, self.env, self.network, size)
         return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
 
@@ -114,7 +114,7 @@ class Train:
         Raises:
             ConfigError: `state` is not a state, or has an axis of runs.
         """
-        if _checked(state).key.ndim:
+        if _check_state(state).key.ndim:
             hint = "select a single run (Run.select), or use jax.vmap(train.evaluate, in_axes=(train.seed_axes, 0))"
             raise ConfigError([Problem("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")])
         network = with_statistics(self.trained, self.network, state)
@@ -156,7 +156,7 @@ class Train:
             raise ConfigError([Problem("env_params", env_params, "must be a dict from parameter names to numbers, or None")])
         levels = self.cfg.num_levels if training_levels else 0
         apart = env_params or levels != self.cfg.num_levels or env is not None
-        env = self.environments_apart(env_params, levels, env) if apart else self._evaluated
+        env = self.separate_environments(env_params, levels, env) if apart else self._evaluated
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; set max_steps")])
@@ -173,7 +173,9 @@ class Train:
 
         return self._traced(run)(self.policy(state), typed_key(key))
 
-    def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0, env: Any = None) -> Environment:
+    def separate_environments(
+        self, env_params: dict[str, Any] | None = None, num_levels: int = 0, env: Any = None
+    ) -> Environment:
         """Return fresh training environments, or those of `env`, with overrides `env_params` and `num_levels` levels (0: any).
 
         Raises:
@@ -193,7 +195,7 @@ class Train:
     @functools.cached_property
     def _evaluated(self) -> Environment:
         """Return the evaluation environments: the training environments, or a separate set if these are external (Python)."""
-        return self.environments_apart() if self.env.host else self.env
+        return self.separate_environments() if self.env.host else self.env
 
     @functools.cached_property
     def action_unit(self) -> str:
@@ -273,7 +275,7 @@ def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:
     return PhasePlan(phase.name, runs, runs * phase.epochs * phase.minibatches, left_over)
 
 
-def checked_axis(name: str | None, size: int | None) -> Axis | None:
+def make_axis(name: str | None, size: int | None) -> Axis | None:
     """Return a mesh axis, or None if name and size are None.
 
     Raises:
@@ -288,7 +290,7 @@ def checked_axis(name: str | None, size: int | None) -> Axis | None:
     return Axis(name, size)
 
 
-def _checked(state: Any) -> TrainState:
+def _check_state(state: Any) -> TrainState:
     """Return a state; raise a ConfigError for objects of other types."""
     if not isinstance(state, TrainState):
         hint = "must be a TrainState, such as the attribute `state` of a result or a run"

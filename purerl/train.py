@@ -12,14 +12,14 @@ from purerl.algorithms.ppo import ppo, surrogate
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks.cautions import warn_about, warn_of_unreached_phases, warn_of_unsuited_unit
 from purerl.checks.check_arguments import (
-    algorithm_made,
     check_changed_config,
     check_config,
     check_parts,
     check_schedule,
     check_type,
     check_update,
-    has_own_carry,
+    has_custom_carry,
+    make_algorithm,
 )
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
 from purerl.checks.check_network import check_groups, check_network, warn_of_mixed_rows
@@ -29,7 +29,7 @@ from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import single_precision
 from purerl.config.randomization import Distribution
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, guarded
+from purerl.core.errors import ConfigError, guard
 from purerl.core.spaces import Box, parts_of
 from purerl.core.types import Intrinsic, Network
 from purerl.envs import make_env
@@ -37,14 +37,14 @@ from purerl.envs.frames import with_frames
 from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
-from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
+from purerl.learning.custom import check_advantage_shape, check_loss_shape, extra_term, measurement
 from purerl.learning.learner import Components
 from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import RewardStage
 from purerl.learning.update import kl_loss
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.foreign import with_safe_outputs
-from purerl.pure import Train, checked_axis
+from purerl.pure import Train, make_axis
 
 MAKERS = {"ppo": ppo, "ppg": ppg, "daac": daac, "appo": appo}  # to add an algorithm: .github/CONTRIBUTING.md
 
@@ -144,16 +144,16 @@ def make_train(
     arguments |= {"algorithm": algorithm, "advantage": advantage, "policy_loss": policy_loss, "extra_loss": extra_loss}
     arguments |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper, "intrinsic": intrinsic}
     given = {name: x for name, x in arguments.items() if not (x is None or x is estimate or x is surrogate)}
-    axis = checked_axis(axis_name, axis_size)
+    axis = make_axis(axis_name, axis_size)
     if intrinsic is not None and cfg.rnd is None:
         cfg = cfg.replace(rnd=RNDConfig())
     make_environment = functools.partial(_environment, cfg)
 
     # Check.
     environment = check_config(
-        cfg, functools.partial(make_environment, env, env_params), recurrent=memory is not None or has_own_carry(network)
+        cfg, functools.partial(make_environment, env, env_params), recurrent=memory is not None or has_custom_carry(network)
     )
-    asked, cfg = cfg, cfg.resolved(environment)
+    asked, cfg = cfg, cfg.resolve(environment)
     warn_about(asked, cfg, environment, given)
     cfg = single_precision(cfg)
     check_parts(given | ({} if measure is None else {"measure": measure}))
@@ -169,7 +169,7 @@ def make_train(
 
     # Compose.
     parts = _components(cfg, given, stream, measure)
-    made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
+    made = make_algorithm(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
     check_changed_config(cfg, made.cfg or cfg)
     check_state_size(cfg, made.init, axis)
     if measure is not None or given.keys() & {"algorithm", "advantage", "policy_loss", "extra_loss", "intrinsic"}:
@@ -228,8 +228,8 @@ def _components(cfg: OnPolicyConfig, given: dict[str, Any], stream: Intrinsic | 
     """Return the replaceable parts: the given functions, wrapped in checks, or the config's defaults."""
     losses = (kl_loss,) if cfg.measures_kl else ()
     return Components(
-        advantage=checked_advantage(given["advantage"]) if "advantage" in given else estimate,
-        policy_loss=checked_loss(given["policy_loss"]) if "policy_loss" in given else surrogate,
+        advantage=check_advantage_shape(given["advantage"]) if "advantage" in given else estimate,
+        policy_loss=check_loss_shape(given["policy_loss"]) if "policy_loss" in given else surrogate,
         extra_losses=(*losses, extra_term(given["extra_loss"])) if "extra_loss" in given else losses,
         optimizer=base_optimizer(cfg, given.get("optimizer")),
         lr_schedule=given.get("lr_schedule"),
@@ -243,5 +243,5 @@ def _stream(
 ) -> Intrinsic | None:
     """Return the intrinsic reward stream: a custom stream, random network distillation, or None."""
     if intrinsic is not None:
-        return intrinsic_of_pair(*(guarded("intrinsic", function) for function in intrinsic))
+        return intrinsic_of_pair(*(guard("intrinsic", function) for function in intrinsic))
     return None if cfg.rnd is None else rnd(cfg, env, network)

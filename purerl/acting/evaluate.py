@@ -9,7 +9,7 @@ from purerl.acting.policy import Policy
 from purerl.core.auto_reset import has_slow_resets
 from purerl.core.environment import Environment
 from purerl.core.finite import any_of, is_finite
-from purerl.core.keys import named_key, split_keys
+from purerl.core.keys import fold_in_name, split_keys
 
 
 class Episodes(struct.PyTreeNode):
@@ -72,7 +72,7 @@ def evaluate(
         info: entries of the environment's info to sum over each episode.
         episode_info: entries of the environment's info to read at the last step of each episode.
     """
-    env_state, obs = env.reset(jax.random.split(named_key(key, "evaluation/start"), num_episodes))
+    env_state, obs = env.reset(jax.random.split(fold_in_name(key, "evaluation/start"), num_episodes))
     shapes = env.step_shapes(num_episodes).info
     nothing = lambda names: {name: jnp.zeros(shapes[name].shape, jnp.float32) for name in names}
     returns, lengths, finished = (jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool))
@@ -82,8 +82,8 @@ def evaluate(
 
     def step(state, index):
         env_state, obs, first, carry, running, episodes = state
-        action, carry = policy(carry, obs, first, named_key(key, "action", index), deterministic)
-        keys = split_keys(named_key(key, "environment", index), 2, num_episodes)
+        action, carry = policy(carry, obs, first, fold_in_name(key, "action", index), deterministic)
+        keys = split_keys(fold_in_name(key, "environment", index), 2, num_episodes)
         after = env.step.advance(keys[0], env_state, action) if has_slow_resets(env.step) else env.step(keys, env_state, action)
         done, whole = after.terminated | after.truncated, ~any_of(after.nonfinite) if after.nonfinite else True
         add = lambda total, x: total + jnp.where(running, x, jnp.float32(0))

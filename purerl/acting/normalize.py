@@ -84,15 +84,15 @@ def _between(a: jax.Array, b: jax.Array, share: jax.Array) -> jax.Array:
     return jnp.where(share > 0.5, b + (1 - share) * (a - b), a + share * (b - a))
 
 
-def standardized(moments: Moments, x: jax.Array, clip: Scalar) -> jax.Array:
+def standardize_with(moments: Moments, x: jax.Array, clip: Scalar) -> jax.Array:
     """Compute `(x - mean) / sqrt(variance + 1e-8)`, clipped to `+- clip`. Return `[L, N, ...]` float32."""
     lead = (None,) * (x.ndim - moments.mean.ndim)
     z = (x.astype(jnp.float32) - moments.mean[lead]) * jax.lax.rsqrt(moments.variance + EPSILON)[lead]
     return jnp.clip(z, -clip, clip)
 
 
-def restored(moments: Moments, z: jax.Array) -> jax.Array:
-    """Invert `standardized` without the clip: `mean + z sqrt(variance + 1e-8)`."""
+def restore_with(moments: Moments, z: jax.Array) -> jax.Array:
+    """Invert `standardize_with` without the clip: `mean + z sqrt(variance + 1e-8)`."""
     lead = (None,) * (z.ndim - moments.mean.ndim)
     return moments.mean[lead] + z * jnp.sqrt(moments.variance + EPSILON)[lead]
 
@@ -156,7 +156,7 @@ def _per_entry(function: Callable, moments: PyTree, obs: PyTree) -> PyTree:
 
 def standardize_observations(cfg: OnPolicyConfig, statistics: Statistics, obs: PyTree) -> PyTree:
     """Return the input of the network, `[L, N, ...]`: the observations, standardised if `normalize_obs` is set."""
-    see = lambda moments, x: standardized(moments, x, cfg.obs_clip) if isinstance(moments, Moments) else x
+    see = lambda moments, x: standardize_with(moments, x, cfg.obs_clip) if isinstance(moments, Moments) else x
     return _per_entry(see, statistics.obs, obs) if cfg.normalize_obs else obs
 
 
@@ -172,7 +172,7 @@ def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition
     return statistics.replace(reward=scale)
 
 
-def scaled_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Array) -> jax.Array:
+def scale_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Array) -> jax.Array:
     """Divide rewards `[T, B(, K)]` by the running standard deviation of discounted sums of rewards, if `normalize_reward` is set.
 
     The result is `r / sqrt(var + 1e-8)`, clipped to `+- reward_clip`. Rewards are not centred, since centring would change the
@@ -201,12 +201,12 @@ def reward_sums(
 
 def standardize_values(statistics: Statistics, x: jax.Array) -> jax.Array:
     """Convert values or value targets from units of reward to the units of the network's values."""
-    return standardized(statistics.value, x, jnp.float32(jnp.inf)) if isinstance(statistics.value, Moments) else x
+    return standardize_with(statistics.value, x, jnp.float32(jnp.inf)) if isinstance(statistics.value, Moments) else x
 
 
 def restore_values(statistics: Statistics, z: jax.Array) -> jax.Array:
     """Invert `standardize_values`: convert the network's values to units of the training rewards."""
-    return restored(statistics.value, z) if isinstance(statistics.value, Moments) else z
+    return restore_with(statistics.value, z) if isinstance(statistics.value, Moments) else z
 
 
 def merge_statistics(cfg: OnPolicyConfig, statistics: Statistics, obs: PyTree, target: jax.Array) -> Statistics:

@@ -66,7 +66,7 @@ class Policy:
         The arguments and errors are those of `__call__`. `outputs.policy` is a distribution over actions (`purerl.distributions`)
         of batch shape `[B]`; `outputs.value` is the result of `value`.
         """
-        obs, count = _typed(self.observation_space, obs)
+        obs, count = _to_space_dtypes(self.observation_space, obs)
         wanted = jax.eval_shape(lambda: self.initial_carry(count))
         shapes = lambda tree: jax.tree.map(jnp.shape, tree)
         if shapes(carry) != shapes(wanted):
@@ -86,7 +86,7 @@ class Policy:
         return self.outputs(carry, obs, first)[0].value
 
 
-def _typed(space: PyTree, obs: PyTree) -> tuple[PyTree, int]:
+def _to_space_dtypes(space: PyTree, obs: PyTree) -> tuple[PyTree, int]:
     """Return observations `[B, ...]` with the dtypes of their space, and B. Numbers are converted, but floats never to ints.
 
     Raises:

@@ -14,7 +14,7 @@ from purerl.acting.wrappers import acting_network
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets, restart_from_pool
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.keys import Clock, named_key, split_keys
+from purerl.core.keys import Clock, fold_in_name, split_keys
 from purerl.core.masks import mask_metrics
 from purerl.core.platform import by_platform, pack, unpack
 from purerl.core.reductions import local_batch, local_key, num_devices
@@ -126,7 +126,7 @@ def collect(
     recurrent, (T, B) = bool(jax.tree.leaves(actor.carry)), (num_steps, actor.first.shape[0])
     policy = jax.eval_shape(functools.partial(one_step, network), params, actor.carry, actor.obs, actor.first)[0].policy
     pooled, pool_size = has_slow_resets(env.step), reset_pool or B
-    pool_key = named_key(key, "first states") if pooled else key
+    pool_key = fold_in_name(key, "first states") if pooled else key
     draws, count = random_draws(policy, key, T, B, 1 if pooled else 2), most_truncations(env, T)
     apart = truncation == "final_obs" and valued and not (recurrent or keep_next_obs) and count < min(T, 5)
     bootstrap = Bootstrap(network, truncation, count, recurrent and valued, apart)
@@ -212,8 +212,8 @@ def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int, row
 
     `policy` is a distribution over the actions of one step, or the shapes of such a distribution. The key is consumed.
     """
-    noise = policy.noise(named_key(key, "action"), num_steps)
-    return noise, split_keys(named_key(key, "environment"), num_steps, rows, num_envs)
+    noise = policy.noise(fold_in_name(key, "action"), num_steps)
+    return noise, split_keys(fold_in_name(key, "environment"), num_steps, rows, num_envs)
 
 
 def _scan_packed(

@@ -20,7 +20,7 @@ def with_action_mask(network: Network, name: str) -> Network:
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
-        return outputs._replace(policy=outputs.policy.masked(obs[name])), carry
+        return outputs._replace(policy=outputs.policy.mask(obs[name])), carry
 
     return network._replace(apply=apply)
 

@@ -49,14 +49,14 @@ from purerl.acting.wrappers import with_statistics
 from purerl.algorithms.ppo import ppo, ppo_phases
 from purerl.config.algorithms import APPOConfig
 from purerl.core.environment import Environment
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import num_devices, pmax, quantile, total
 from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Network, PyTree, Rollout, Scalar, TrainState, Transition
 from purerl.learning import losses, replay
 from purerl.learning.advantages import advantage_estimator, estimate, vtrace
-from purerl.learning.custom import accepted
+from purerl.learning.custom import select_accepted
 from purerl.learning.learner import Components, Learner, Metrics
 from purerl.learning.phases import run_phases
 from purerl.learning.update import Algorithm, finish_update, make_batch, reads_old_policy
@@ -93,7 +93,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         state, newest, record, metrics = act(state, snapshot)
         ring = replay.ring_push(state.extra["ring"], state.clock, record, behind)
         # Take rollouts from the ring.
-        learns, key = ~(state.clock < cfg.skipped_updates), named_key(state.key, "replay", state.clock)
+        learns, key = ~(state.clock < cfg.skipped_updates), fold_in_name(state.key, "replay", state.clock)
         ring, places = replay.ring_select(ring, cfg.max_uses or cfg.replay, cfg.replay_order, key, learns)
         taken = replay.ring_take(ring, places)
         taken = taken.replace(rollout=taken.rollout.replace(steps=parts.rewards.prepare(state, taken.rollout.steps)))
@@ -197,7 +197,7 @@ def correct(
     if advantage is estimate:
         clips = (cfg.vtrace_rho_clip, cfg.vtrace_c_clip, cfg.vtrace_pg_clip)
         advantage = lambda steps, cfg: vtrace(steps, log_ratio, cfg.gamma, cfg.gae_lambda, *clips)
-    advantage = functools.partial(advantage, **accepted(advantage, log_ratio=log_ratio))
+    advantage = functools.partial(advantage, **select_accepted(advantage, log_ratio=log_ratio))
     advantages, value_metrics = advantage_estimator(cfg, advantage)(steps)
     old_log_prob = jnp.maximum(target_log_prob, behaviour_log_prob - jnp.log(cfg.target_ratio_clip))
     rho, scaled = jnp.exp(log_ratio), jnp.exp(log_ratio - pmax(log_ratio))  # sums of `scaled` cannot overflow

@@ -53,5 +53,5 @@ def daac_phases(learner: Learner[DAACConfig]) -> list[Phase]:
 
 def advantage_term(outputs: Outputs, old: Sample, cfg: DAACConfig) -> Term:
     """Return the advantage head's term of the loss, a squared error without a factor of 1/2, as in the paper."""
-    predicted = outputs.heads["advantage"](outputs.policy.encoded(old.action))
+    predicted = outputs.heads["advantage"](outputs.policy.encode(old.action))
     return Term("advantage_loss", cfg.adv_coef, jnp.square(predicted - old.advantage))

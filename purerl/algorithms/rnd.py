@@ -40,18 +40,18 @@ import numpy as np
 from flax import linen as nn
 from flax import struct
 
-from purerl.acting.normalize import EPSILON, Moments, RewardScale, initial_moments, merge, reward_sums, standardized
+from purerl.acting.normalize import EPSILON, Moments, RewardScale, initial_moments, merge, reward_sums, standardize_with
 from purerl.acting.rollout import collect, reset_actor
 from purerl.acting.wrappers import with_uniform_policy
 from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.core.metrics import mean_of
 from purerl.core.platform import strong
 from purerl.core.reductions import local_key, pmean
 from purerl.core.types import Intrinsic, Network, PyTree, Transition
-from purerl.networks.foreign import applied
+from purerl.networks.foreign import apply_module
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
 from purerl.networks.torsos import convolutions, encode, without
@@ -123,17 +123,17 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
 
     def apply(net: RNDNetwork, params: PyTree, z: jax.Array) -> jax.Array:
         """Map `z [L, N, ...]` to features `[L, N, F]`."""
-        return applied(net, params, z.reshape(-1, *z.shape[2:])).reshape(*z.shape[:2], -1)
+        return apply_module(net, params, z.reshape(-1, *z.shape[2:])).reshape(*z.shape[:2], -1)
 
     def standardise(obs: Moments, seen: PyTree) -> jax.Array:
-        return standardized(obs, encode(seen, space), settings.obs_clip)
+        return standardize_with(obs, encode(seen, space), settings.obs_clip)
 
     def init(key: jax.Array, obs: PyTree) -> tuple[dict[str, PyTree], RNDState]:
         z = read(jax.tree.map(lambda x: x[None], obs))[0]
         nets = {"predictor": predictor, "target": random_net}
         params = {name: net.init(key, z)["params"] for name, net in nets.items()}
-        params = initialize(named_key(key, "networks"), params, "orthogonal", lambda path: math.sqrt(2))
-        moments = random_moments(cfg, env, network, read, initial_moments(z.shape[1:]), named_key(key, "random actions"))
+        params = initialize(fold_in_name(key, "networks"), params, "orthogonal", lambda path: math.sqrt(2))
+        moments = random_moments(cfg, env, network, read, initial_moments(z.shape[1:]), fold_in_name(key, "random actions"))
         scale = RewardScale(jnp.zeros(z.shape[0], jnp.float32), initial_moments(()))
         return {"predictor": params["predictor"]}, RNDState(params["target"], moments, scale)
 
@@ -178,7 +178,7 @@ def random_moments(
     """Merge the next observations of rollouts with random actions into `moments`. The key is consumed."""
     acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
     actor = reset_actor(env, acting, cfg.num_envs, key)
-    params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
+    params = acting.init(fold_in_name(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
 
     def one(carry, i):
         actor, moments = carry

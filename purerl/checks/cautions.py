@@ -217,4 +217,4 @@ def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool
         same = lambda default: bool(((value == np.float32(default)) | np.isposinf(value)).all())
     else:
         same = lambda default: value == default
-    return same(default) or same(getattr(cfg.replace(**{field.name: default}).resolved(env), field.name))
+    return same(default) or same(getattr(cfg.replace(**{field.name: default}).resolve(env), field.name))

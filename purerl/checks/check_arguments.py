@@ -13,7 +13,7 @@ from jax.core import Tracer
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, code_of, name_of, raise_if_any
+from purerl.core.errors import ConfigError, Problem, custom_code, name_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
@@ -51,7 +51,7 @@ def check_parts(given: dict[str, Any]) -> None:
     }
     for name, (args, expected) in calls.items():
         if name in given:
-            with code_of(name, f"{name_of(given[name])}({', '.join(str(list(x.shape)) for x in args)})"):
+            with custom_code(name, f"{name_of(given[name])}({', '.join(str(list(x.shape)) for x in args)})"):
                 result = jax.eval_shape(given[name], *args)
             if getattr(result, "shape", None) != expected:
                 found.append(
@@ -116,13 +116,13 @@ def check_changed_config(cfg: OnPolicyConfig, changed: OnPolicyConfig) -> None:
     raise_if_any([Problem(name, getattr(changed, name), hint) for name in fixed] + (problems(changed) if other else []))
 
 
-def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
+def make_algorithm(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
     """Return the algorithm that `maker` builds, whose update may return numbers as metrics.
 
     Raises:
         ConfigError: `maker` fails, or returns anything but an `Algorithm`.
     """
-    with code_of("algorithm", "algorithm(cfg, env, network, parts)"):
+    with custom_code("algorithm", "algorithm(cfg, env, network, parts)"):
         made = maker(cfg, env, network, parts)
     if not isinstance(made, Algorithm):
         raise ConfigError([Problem("algorithm", made, "must return a purerl.Algorithm(init, update, phases)")])
@@ -152,6 +152,6 @@ def check_config(
     return environment
 
 
-def has_own_carry(network: Any) -> bool:
+def has_custom_carry(network: Any) -> bool:
     """Return True if a custom network declares a hidden state; the network may still be invalid."""
     return getattr(network, "initial_carry", None) not in (None, Network._field_defaults["initial_carry"])

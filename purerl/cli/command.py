@@ -33,16 +33,16 @@ from purerl.cli.by_path import algorithms_of
 from purerl.cli.commands import COMMANDS, Reader
 from purerl.cli.flags import (
     OF_TYRO,
-    base_of,
+    base_values,
     config_of,
-    file_of,
     flags_of,
     given_flags,
-    job_of,
+    job_arguments,
     refuse_swept,
     refuse_unknown,
     short_help,
     values_of,
+    values_of_file,
 )
 from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
@@ -73,7 +73,7 @@ def main(args: list[str] | None = None) -> int:
         return 0
     use_cores()  # before anything starts JAX
     try:
-        if (job := job_of(args)) is not None:
+        if (job := job_arguments(args)) is not None:
             join(**job)
         with compile_cache(), short_warnings():
             return _run(args)
@@ -120,16 +120,16 @@ def _run(args: list[str]) -> int:
         raise ConfigError([Problem("command", args[0], nearest(args[0], names))])
     refuse_unknown(args, algorithms, options_class)
     if args and args[0] in others:
-        known = [*_names_of(others[args[0]]), *OF_TYRO]
+        known = [*_flag_names(others[args[0]]), *OF_TYRO]
         given = {name: x for name, x in given_flags(args).items() if name.removeprefix("no_") not in known}
         hint = lambda name: nearest(name, known, f"purerl {args[0]} --help lists all").replace("_", "-")
         as_flags = lambda name: re.sub(r"'([\w-]+)'", r"--\1", hint(name))
         raise_if_any([Problem(flag, value, f"no such flag; {as_flags(name)}") for name, (flag, value) in given.items()])
-    base = base_of(args, algorithms, options_class)
+    base = base_values(args, algorithms, options_class)
     make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
     commands, prog, about = {name: make(name, cls) for name, cls in algorithms.items()}, "purerl tune", inspect.getdoc(Tune)
     if options_class is Training:
-        later = {name: _called_later(function) for name, function in others.items()}
+        later = {name: _delay_call(function) for name, function in others.items()}
         commands, prog, about = {**commands, "tune": Tune, **later}, "purerl", __doc__
     options = {"prog": prog, "description": about, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
     with _errors_of_tyro():
@@ -143,11 +143,11 @@ def _run(args: list[str]) -> int:
     refuse_swept(args, asked)
     cfg = config_of(algorithms[name], values)
     if isinstance(asked, Tuning):
-        return run_tuning(cfg, asked, {*given_flags(args), *file_of(args, algorithms, options_class)})
+        return run_tuning(cfg, asked, {*given_flags(args), *values_of_file(args, algorithms, options_class)})
     return run_training(cfg, asked)
 
 
-def _names_of(function: Callable) -> list[str]:
+def _flag_names(function: Callable) -> list[str]:
     """Return the names of a command's flags, without its positional arguments."""
     names = typing.get_type_hints(function, include_extras=True)
     names |= typing.get_type_hints(Reader, include_extras=True) if "reader" in names else {}
@@ -159,7 +159,7 @@ def _names_of(function: Callable) -> list[str]:
     ]
 
 
-def _called_later(function: Callable) -> Callable:
+def _delay_call(function: Callable) -> Callable:
     """Return a function with the same arguments as `function` that returns the call, which tyro would make itself."""
 
     @functools.wraps(function)

@@ -9,16 +9,16 @@ import jax
 import numpy as np
 import tyro
 
-from purerl.cli.by_path import imported, imported_objects
+from purerl.cli.by_path import import_objects, import_path
 from purerl.core.errors import ConfigError, Problem
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
 from purerl.runs.compile_cache import cache_directory, cached_programs
-from purerl.runs.logging.console import LiveLine, counted, evaluation_table, table_of
+from purerl.runs.logging.console import LiveLine, count_of, evaluation_table, table_of
 from purerl.runs.run import Run, load, saved_values
 from purerl.studies.compare import compare
-from purerl.studies.listing import listed
+from purerl.studies.listing import list_overviews
 from purerl.studies.reading import runs_below
 
 
@@ -45,8 +45,8 @@ class Reader:
     def load(self) -> Run:
         """Load the runs of the directory, with the objects that the flags name."""
         env_kwargs = tuple(map(tuple, saved_values(self.dir)["env_kwargs"])) if ":" in self.env else ()
-        own = imported_objects(self.env, self.algorithm, env_kwargs)
-        cls = imported(self.config_class, "config_class") if self.config_class else None
+        own = import_objects(self.env, self.algorithm, env_kwargs)
+        cls = import_path(self.config_class, "config_class") if self.config_class else None
         return load(self.dir, best=self.best, config_class=cls, **own)
 
     def load_one(self) -> Run:
@@ -145,12 +145,12 @@ def list_runs(folder: tyro.conf.Positional[str] = "runs") -> None:
     """
     columns = ("run", "algorithm", "environment", "runs", "steps per run", "of", "best return", "state", "MB")
     rows = []
-    for run in listed(folder):
+    for run in list_overviews(folder):
         name = str(run.directory.relative_to(pathlib.Path(folder).expanduser()))
         best = "" if np.isnan(run.best) else f"{run.best:.1f}"
         steps, total = (f"{x:,}" if x else "" for x in (run.steps, run.total_steps))
         rows.append([name, run.algorithm, run.task, str(run.runs or ""), steps, total, best, run.state, f"{run.size / 1e6:.1f}"])
-    table = table_of(f"{counted(len(rows), 'run')} in {folder}", columns, rows, left=3)
+    table = table_of(f"{count_of(len(rows), 'run')} in {folder}", columns, rows, left=3)
     table.caption = "best return: the highest mean of a run, over an evaluation or the last tenth of training"
     LiveLine().console.print(table)
 

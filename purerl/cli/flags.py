@@ -15,11 +15,11 @@ from tyro.constructors import PrimitiveConstructorSpec
 from purerl.cli import run_options
 from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.algorithms import algorithm_of
+from purerl.config.aliases import unknown_names
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
-from purerl.config.documentation import GROUPS, FieldDoc, default_of, parse_docs, shown
+from purerl.config.documentation import GROUPS, FieldDoc, as_written, default_of, parse_docs
 from purerl.config.fields import as_tuples, parse_json
-from purerl.config.other_names import unknown_names
 from purerl.config.presets import preset, presets
 from purerl.config.randomization import distribution_of
 from purerl.config.rules import SWITCH
@@ -105,7 +105,7 @@ def given_flags(args: list[str]) -> dict[str, tuple[str, Any]]:
     return found
 
 
-def job_of(args: list[str]) -> dict[str, Any] | None:
+def job_arguments(args: list[str]) -> dict[str, Any] | None:
     """Return the arguments of `join`, which connects the processes of a job; None without a job. Call this before JAX starts."""
     given = {name: value for name, (_, value) in given_flags(args).items()}
     found = {name: given[name] for name in ("coordinator", "num_processes", "process_id") if name in given}
@@ -117,31 +117,33 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
     return found if names_job or "distributed" in given else None
 
 
-def file_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options]) -> dict[str, Any]:
+def values_of_file(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options]) -> dict[str, Any]:
     """Return the values of the file of flags that `--config` names, by flag; {} without a file."""
     _, path = given_flags(args).get("config", ("", True))
     read = isinstance(path, str)  # a flag without a value is refused later, when all flags are read
     return _from_file(path, args[0], algorithms[args[0]], options) if read else {}
 
 
-def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> dict[str, Any]:
+def base_values(
+    args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training
+) -> dict[str, Any]:
     """Return the defaults of flags, by name: values of a preset, overridden by values of a file of flags.
 
     A flag --sweep or --param replaces those of the file.
     """
     if not (args and args[0] in algorithms):
         return {}
-    given, file = {name: value for name, (_, value) in given_flags(args).items()}, file_of(args, algorithms, options)
+    given, file = {name: value for name, (_, value) in given_flags(args).items()}, values_of_file(args, algorithms, options)
     name = file.get("preset") if given.get("preset", True) is True else given["preset"]
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[args[0]]()):
         raise ConfigError([Problem("preset", name, f"is a preset of {algorithm_of(cfg)}; use purerl {algorithm_of(cfg)}")])
     values = defaults_of(cfg) if cfg else {}
     file = {name: x for name, x in file.items() if name not in ("sweep", "param") or name not in given}
-    return values | file | {name: _merged(values[name], file[name]) for name in PAIRS if name in values and name in file}
+    return values | file | {name: _merge(values[name], file[name]) for name in PAIRS if name in values and name in file}
 
 
-def _merged(before: Any, new: Any) -> Any:
+def _merge(before: Any, new: Any) -> Any:
     """Return the names and values of `before`, overridden by those of `new`: a dict, or a tuple of pairs, as `before`."""
     return type(before)((dict(before) | dict(new)).items())
 
@@ -241,7 +243,7 @@ def values_of(flags: Any, base: dict[str, Any]) -> dict[str, Any]:
     """Return the values of an instance of a `flags_of` class, by flag. A flag of names and values adds to those of `base`."""
     values = {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
     fields = {f.name: f for f in dataclasses.fields(OnPolicyConfig)}
-    return values | {name: _merged(_default_of(fields[name], base[name]), values[name]) for name in PAIRS if name in base}
+    return values | {name: _merge(_default_of(fields[name], base[name]), values[name]) for name in PAIRS if name in base}
 
 
 def refuse_swept(args: list[str], asked: Options) -> None:
@@ -279,7 +281,7 @@ def _flag_type(field: dataclasses.Field) -> Any:
 
 def _default_of(field: dataclasses.Field, value: Any = None) -> Any:
     """Return a value as the default of its flag; if the value is None, return the field's default."""
-    value = shown(field, default_of(field) if value is None else value)
+    value = as_written(field, default_of(field) if value is None else value)
     if field.name == "env_kwargs":
         return {argument: json.dumps(x) for argument, x in value}
     if field.name == "randomize":

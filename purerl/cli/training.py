@@ -8,15 +8,15 @@ import signal
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from purerl.cli.by_path import imported_objects
+from purerl.cli.by_path import import_objects
 from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.runs.analysis.statistics import few_seeds, number_in_words
+from purerl.runs.analysis.statistics import few_seeds, format_number
 from purerl.runs.devices.processes import by_first, is_first
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
-from purerl.runs.logging.console import PLAIN, LiveLine, closing_table, counted, table_of
+from purerl.runs.logging.console import PLAIN, LiveLine, closing_table, count_of, table_of
 from purerl.runs.logging.progress import Progress
 from purerl.runs.stopping import STOPPED, at_return
 from purerl.studies import space
@@ -30,8 +30,8 @@ EXIT_TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
 
 def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     """Train as the flags describe, and return the exit status."""
-    options: dict[str, Any] = _arguments_of(fit, asked) | {"progress": False}
-    options |= imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
+    options: dict[str, Any] = _select_arguments(fit, asked) | {"progress": False}
+    options |= import_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     files = [name for name in ("csv", "json_lines") if getattr(asked, name)]
     if files and not asked.directory:
         raise ConfigError([Problem(name, True, "writes into the run's directory; give --directory") for name in files])
@@ -51,7 +51,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
         live_line.console.print(closing_table(result.progress, result.metrics))
     stopped_by = None if result.progress.is_finished else result.stopped_by
     if stopped_by and watching:
-        live_line.console.print(_stopped(result.progress, stopped_by, asked), **PLAIN)
+        live_line.console.print(_stop_message(result.progress, stopped_by, asked), **PLAIN)
     return _status(stopped_by)
 
 
@@ -64,19 +64,19 @@ def _announce(cfg: OnPolicyConfig, rest: str, varied: Collection[str] = ()) -> N
 
 
 def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) -> int:
-    values = space.parsed(cfg, asked.sweep, "sweep")
+    values = space.parse(cfg, asked.sweep, "sweep")
     fixed = [path for path in values if path.partition(".")[0] in ("env", "env_kwargs")] if "env" in options else []
     hint = f"cannot be swept, since {cfg.env} is made once; start a run for each value"
     raise_if_any([Problem("sweep", path, hint) for path in fixed])
     made = sweep(cfg, values, draws=asked.draws, seed=asked.seed)
-    _announce(cfg, f", {counted(len(made.points), 'config')} x {counted(asked.num_seeds, 'seed')}", values)
+    _announce(cfg, f", {count_of(len(made.points), 'config')} x {count_of(asked.num_seeds, 'seed')}", values)
     recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
     result = made.fit(at_once=asked.at_once or None, recorders=recorders_of, **options)
     if not is_first():
         return _status(result.stopped_by)
     summary = result.summary()
     rows = [[x.label, str(x.seeds), x.score] for x in summary]
-    sizes = f"{counted(len(made.points), 'config')}, {counted(len(result.programs), 'program')}"
+    sizes = f"{count_of(len(made.points), 'config')}, {count_of(len(result.programs), 'program')}"
     console, table = LiveLine().console, table_of(sizes, ("config", "seeds", "return"), rows)
     table.caption = f"return: interquartile mean {result.window}, 95 % interval"
     console.print(table)
@@ -95,22 +95,22 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
     default = {path: x for path, x in space.default_ranges(cfg).items() if path not in given}
     if not (asked.param or default):
         raise ConfigError([Problem("param", (), "is needed, since flags set all fields that are tuned by default")])
-    values = space.parsed(cfg, asked.param, "param") if asked.param else default
-    options = _arguments_of(tune, asked) | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
+    values = space.parse(cfg, asked.param, "param") if asked.param else default
+    options = _select_arguments(tune, asked) | import_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     console = LiveLine().console
     trials = int(min(asked.trials, space.num_points(cfg, values)))
-    sizes = f", {counted(trials, 'trial')} x {counted(asked.num_seeds, 'seed')}"
+    sizes = f", {count_of(trials, 'trial')} x {count_of(asked.num_seeds, 'seed')}"
     _announce(cfg, f"{sizes}; the score of a trial is its mean return over the last fifth of a rung", values)
     found = tune(cfg, values, watch=step_printer(LiveLine(), asked.rungs), **options)
     if (score := found.summary) is None:  # the study was stopped
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
         return _status(found.stopped_by)
     completed = [x for x in found.trials if x.completed]
-    rows = [[str(x.number), space.in_words(x.point), number_in_words(x.score)] for x in completed[: asked.finalists]]
-    title = f"best completed trials of {len(found.trials)}, by the score over {counted(asked.num_seeds, 'seed')}"
+    rows = [[str(x.number), space.format_point(x.point), format_number(x.score)] for x in completed[: asked.finalists]]
+    title = f"best completed trials of {len(found.trials)}, by the score over {count_of(asked.num_seeds, 'seed')}"
     console.print(table_of(title, ("trial", "hyperparameters", "score"), rows, left=2))
     lines = [
-        f"Return of the winner on {counted(score.seeds, 'new seed')}, over the last tenth of training: {score.score}, "
+        f"Return of the winner on {count_of(score.seeds, 'new seed')}, over the last tenth of training: {score.score}, "
         "interquartile mean and 95 % interval.",
         *_few_seeds([score]),
         "Importance in completed trials: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
@@ -127,7 +127,7 @@ def _few_seeds(summary: Iterable[Summary]) -> list[str]:
     return [f"Few seeds: {note}."] if note else []
 
 
-def _arguments_of(function: Callable, asked: Options) -> dict[str, Any]:
+def _select_arguments(function: Callable, asked: Options) -> dict[str, Any]:
     """Return the options that are arguments of `function`. If the argument's default is None, 0 and empty values become None."""
     parameters = inspect.signature(function).parameters
     given = {name: (x.default, getattr(asked, name)) for name, x in parameters.items() if hasattr(asked, name)}
@@ -143,7 +143,7 @@ def _status(stopped_by: signal.Signals | str | None) -> int:
     return 128 + stopped_by if isinstance(stopped_by, signal.Signals) and stopped_by != signal.SIGINT else 0
 
 
-def _stopped(progress: Progress, stopped_by: signal.Signals | str, asked: Training) -> str:
+def _stop_message(progress: Progress, stopped_by: signal.Signals | str, asked: Training) -> str:
     """Describe why a run ended early, and how to continue it."""
     text = f"Stopped after {progress.updates:,} of {progress.plan.num_updates:,} updates"
     if stopped_by == STOPPED:

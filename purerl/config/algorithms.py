@@ -180,8 +180,8 @@ class PPGConfig(OnPolicyConfig):
     def policy_epochs(self) -> int:
         return self.e_pi
 
-    def resolved(self, env: Environment) -> Self:
-        return super().resolved(env).replace(aux_columns=self.aux_columns or self._default_aux_columns)
+    def resolve(self, env: Environment) -> Self:
+        return super().resolve(env).replace(aux_columns=self.aux_columns or self._default_aux_columns)
 
     @property
     def _default_aux_columns(self) -> int:

@@ -326,7 +326,7 @@ class OnPolicyConfig(Config, Batches):
             found.append(Problem("lr", self.lr, "must lie between lr_min and lr_max with lr_schedule='kl_adaptive'"))
         return found
 
-    def resolved(self, env: Environment) -> Self:
+    def resolve(self, env: Environment) -> Self:
         """Resolve `auto` in statistics, masks, `ent_coef`, `critic_obs` and `kernels` for an environment."""
         box = has_box(env.action_space)
         entries = entries_of(env.observation_space).values()

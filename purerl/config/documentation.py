@@ -42,18 +42,18 @@ def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
     return summary.rstrip(), docs
 
 
-def documented(cls: type) -> list[str]:
+def describe_groups(cls: type) -> list[str]:
     """Return the text of each group of a config's fields, with the name, default and meaning of each field."""
-    defaults = {f.name: shown(f, default_of(f)) for f in dataclasses.fields(cls)}
+    defaults = {f.name: as_written(f, default_of(f)) for f in dataclasses.fields(cls)}
     sections = []
     for group in GROUPS:
-        filled = [_filled(name, repr(defaults[name]), doc.text) for name, doc in cls.field_docs.items() if doc.group == group]
+        filled = [_wrap(name, repr(defaults[name]), doc.text) for name, doc in cls.field_docs.items() if doc.group == group]
         sections += ["\n".join([f"{group}:", *filled])] if filled else []
     return sections
 
 
 @functools.cache  # classes share most of their fields, and wrapping text is slow
-def _filled(name: str, default: str, text: str) -> str:
+def _wrap(name: str, default: str, text: str) -> str:
     return textwrap.fill(f"- `{name}` (`{default}`): {text}", 120, initial_indent="    ", subsequent_indent="      ")
 
 
@@ -62,9 +62,9 @@ def default_of(field: dataclasses.Field) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def shown(field: dataclasses.Field, value: Any) -> Any:
+def as_written(field: dataclasses.Field, value: Any) -> Any:
     """Return a field's value as users write it: "auto" in place of `AUTO`. For a list, convert each value."""
     if isinstance(value, list):
-        return [shown(field, x) for x in value]
+        return [as_written(field, x) for x in value]
     is_auto = field.metadata["rule"].auto and isinstance(value, int | float | np.number) and value == AUTO
     return "auto" if is_auto else value

@@ -22,8 +22,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from purerl.config.documentation import GROUPS, FieldDoc, default_of, documented, parse_docs, shown
-from purerl.config.other_names import unknown_names
+from purerl.config.aliases import unknown_names
+from purerl.config.documentation import GROUPS, FieldDoc, as_written, default_of, describe_groups, parse_docs
 from purerl.config.randomization import Distribution, distribution_from_json
 from purerl.config.rules import ANY, AUTO, Need, Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any
@@ -118,7 +118,7 @@ def configclass(cls: type) -> type:
     summary, own = parse_docs(inspect.cleandoc(vars(cls).get("__doc__") or ""))
     undocumented = {f.name: FieldDoc(GROUPS[-1], "") for f in dataclasses.fields(made)}
     made.field_docs = undocumented | cls.field_docs | own
-    made.__doc__ = "\n\n".join([summary, *documented(made)])
+    made.__doc__ = "\n\n".join([summary, *describe_groups(made)])
     made.__init__ = _with_hints(made.__init__)
     return made
 
@@ -158,7 +158,7 @@ class Config:
                 object.__setattr__(self, field.name, AUTO)
 
     def __repr__(self) -> str:
-        text = lambda f, x: _brief(f, x) if isinstance(x, np.ndarray | jax.Array) else repr(shown(f, x))
+        text = lambda f, x: _brief(f, x) if isinstance(x, np.ndarray | jax.Array) else repr(as_written(f, x))
         values = (f"{f.name}={text(f, getattr(self, f.name))}" for f in dataclasses.fields(self))
         return f"{type(self).__name__}({', '.join(values)})"
 
@@ -221,7 +221,7 @@ class Config:
         fields = [f.name for f in dataclasses.fields(cls)]
         raise_if_any(unknown_names(names, fields, "field", f"help({cls.__name__}) lists all fields"))
 
-    def resolved(self, env: Any) -> Self:
+    def resolve(self, env: Any) -> Self:
         """Return the config with the values filled in that depend on other fields or on the environment."""
         return self
 
@@ -243,14 +243,14 @@ def _brief(field: dataclasses.Field, value: Any) -> str:
         return repr(value)
     if not np.size(value):
         return "no values"
-    low, high = (shown(field, limit(value).item()) for limit in (np.min, np.max))
+    low, high = (as_written(field, limit(value).item()) for limit in (np.min, np.max))
     text = [x if isinstance(x, str) else f"{x:g}" for x in (low, high)]
     return text[0] if text[0] == text[1] else f"{np.size(value)} values from {text[0]} to {text[1]}"
 
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, Config):
-        return {f.name: shown(f, _to_json(getattr(value, f.name))) for f in dataclasses.fields(value)}
+        return {f.name: as_written(f, _to_json(getattr(value, f.name))) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {name: _to_json(v) for name, v in value.items()}
     if isinstance(value, Distribution):

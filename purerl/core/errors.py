@@ -40,7 +40,7 @@ def _in_a_line(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def code_of(field: str, what: str) -> Iterator[None]:
+def custom_code(field: str, what: str) -> Iterator[None]:
     """Convert an exception from custom code into a ConfigError, and chain the original. A ConfigError passes unchanged.
 
     Args:
@@ -57,9 +57,9 @@ def code_of(field: str, what: str) -> Iterator[None]:
         raise ConfigError([Problem(field, ..., hint)]) from error
 
 
-def guarded(field: str, function: Callable) -> Callable:
+def guard(field: str, function: Callable) -> Callable:
     """Wrap a custom function so that its errors become ConfigErrors about the argument `field`."""
-    return code_of(field, name_of(function))(function)
+    return custom_code(field, name_of(function))(function)
 
 
 def name_of(function: Any) -> str:

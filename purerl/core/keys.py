@@ -81,7 +81,7 @@ def gradient_steps(clock: Clock, per_update: int, step: jax.Array) -> jax.Array:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def named_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
+def fold_in_name(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
     """Return the key for the named use of randomness at these counters, derived from the root `key`.
 
     Unlike a split key, the result does not depend on other names or on the order of calls. The root key is not consumed. Each

@@ -85,7 +85,7 @@ def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dic
     return jax.lax.fori_loop(0, count, body, (state, nothing))
 
 
-def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
+def aggregate(metrics: dict[str, Any]) -> dict[str, Any]:
     """Combine metrics along the last axis on the host, `[..., rows] -> [...]`, in order, so that chunks round like one call."""
     ufunc = {jnp.add: np.add, jnp.fmax: np.fmax}
     add = lambda metric: lambda x: ufunc[metric.add].accumulate(x, axis=-1)[..., -1]

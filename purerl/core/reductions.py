@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.keys import Clock, named_key
+from purerl.core.keys import Clock, fold_in_name
 from purerl.core.platform import by_platform
 
 
@@ -88,8 +88,8 @@ def fold_in_device(key: jax.Array) -> jax.Array:
 
 
 def local_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
-    """Return a key for a named use of randomness on this device alone. The arguments are those of `named_key`."""
-    return fold_in_device(named_key(key, name, *counters))
+    """Return a key for a named use of randomness on this device alone. The arguments are those of `fold_in_name`."""
+    return fold_in_device(fold_in_name(key, name, *counters))
 
 
 # --- all devices ------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def reduce_before(metrics: Any, key: jax.Array, batch: Any) -> tuple[Any, jax.Ar
     return by_platform(metrics, key, batch, cpu=before_key, accelerator=before_key, tpu=before_batch)
 
 
-def gathered(tree: Any) -> Any:
+def gather(tree: Any) -> Any:
     """Gather the arrays of all devices, concatenated along the first axis."""
     return _over(lambda x, name: jax.lax.all_gather(x, name, tiled=True), tree)
 

@@ -7,10 +7,10 @@ from purerl.config.randomization import Distribution
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.masks import LIKELY, choices_of, with_named_mask
+from purerl.envs.custom_env import check_custom, with_info
 from purerl.envs.finite_resets import with_finite
 from purerl.envs.functions import check_object
-from purerl.envs.own import checked, with_info
-from purerl.envs.parameters import Made, overridden, warn_of_parameters
+from purerl.envs.parameters import Made, override, warn_of_parameters
 from purerl.envs.parameters import swept_problems as problems_of
 from purerl.envs.randomized import with_randomized
 from purerl.envs.suites import adapter
@@ -54,9 +54,9 @@ def make_env(
         given = {"env_params": env_params or params, "randomize": randomize}
         hint = "a purerl.Environment has no parameters to set; draw them in its reset, and keep them in its state"
         raise_if_any([Problem(name, x, hint) for name, x in given.items() if x])
-        bare = env if env.host else checked(env, num_envs)
+        bare = env if env.host else check_custom(env, num_envs)
     else:
-        made = _made(env_id, env_kwargs, env, params)
+        made = _make(env_id, env_kwargs, env, params)
         if params is not None and (made.params is None or not isinstance(params, type(made.params))):
             kind = "None" if made.params is None else f"of type {type(made.params).__name__}"
             hint = f"must be {kind} for {env_id}; set single values with PPOConfig(env_params=...)"
@@ -65,7 +65,7 @@ def make_env(
         if finite and randomize_once:
             hint = "needs nonfinite='ignore' or 'freeze', since a reset by nonfinite='reset' would sample the parameters again"
             raise ConfigError([Problem("randomize_each", "environment", hint)])
-        adapt = lambda overrides: made.adapt(overridden(params, overrides))
+        adapt = lambda overrides: made.adapt(override(params, overrides))
         bare = with_randomized(adapt, params, env_params, randomize, randomize_once) if randomize else adapt(env_params)
         if env_params or randomize:
             key = f"{env_id} {env_kwargs}" if env is None else ""
@@ -86,7 +86,7 @@ def make_env(
     return with_named_mask(with_info(with_finite(bare, num_envs) if finite else bare, info))
 
 
-def _made(env_id: str, env_kwargs: tuple, env: Any, params: Any) -> Made:
+def _make(env_id: str, env_kwargs: tuple, env: Any, params: Any) -> Made:
     """Return the environment of an id, or an object with gymnax's methods, before its parameters are set."""
     suite, name = adapter(env_id if env is None else "")
     if env is None:
@@ -96,7 +96,7 @@ def _made(env_id: str, env_kwargs: tuple, env: Any, params: Any) -> Made:
     if isinstance(env, tuple):
         raise ConfigError([Problem("env", tuple, "pass environment and parameters separately: env=env, env_params=params")])
     check_object(env, ("reset", "step", "action_space"), "use a gymnax 1.0 environment, or purerl.wrap_env(env)")
-    return suite.made(env, params)
+    return suite.make_from_object(env, params)
 
 
 def lives_on_host(env_id: str, env: Any = None) -> bool:
@@ -110,7 +110,7 @@ def swept_problems(
     """Report invalid environment parameters in a batch of configs. The values in `env_params` may be arrays `[configs]`."""
     if isinstance(env, Environment):
         return []
-    defaults = _made(env_id, env_kwargs, env, params).params if params is None else params
+    defaults = _make(env_id, env_kwargs, env, params).params if params is None else params
     return problems_of(defaults, env_params)
 
 

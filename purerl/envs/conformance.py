@@ -11,13 +11,13 @@ import numpy as np
 
 from purerl.core.environment import NEVER, Environment
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, is_int, raise_if_any
-from purerl.core.keys import named_key, split_keys
+from purerl.core.keys import fold_in_name, split_keys
 from purerl.core.masks import VALUES
 from purerl.core.spaces import Box, entries_of, is_index, parts_of
 from purerl.core.types import PyTree
 from purerl.envs import make_env
 from purerl.envs.external.host import host_errors
-from purerl.envs.functions import wrapped_if_bare
+from purerl.envs.functions import wrap_if_bare
 from purerl.envs.random_rollout import all_finite, random_actions, random_rollout, within_space
 
 SHORT = 4  # number of steps of rollouts that are compared with each other; in longer ones, small differences may grow
@@ -68,7 +68,7 @@ def check_env(
     wrong = [(name, x, least) for name, x, least in counts if not (is_int(x) and x >= least)]
     raise_if_any([Problem(name, x, f"must be an int of at least {least}") for name, x, least in wrong])
     try:
-        env_id, given = (env, None) if isinstance(env, str) else ("", wrapped_if_bare(env))
+        env_id, given = (env, None) if isinstance(env, str) else ("", wrap_if_bare(env))
         made = make_env(env_id, env_kwargs, {}, given, env_params, num_envs=num_envs)
     except ConfigError as error:
         return EnvReport(tuple(map(str, error.problems)), ())
@@ -184,9 +184,9 @@ def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
 
     def run(rows):
         """Return a short rollout of the environments with the indices `rows` among 2 B environments."""
-        start, _ = env.reset(jax.random.split(named_key(key, "rows"), 2 * B)[rows])
-        keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, 2 * B)[:, rows]
-        every = lambda i: random_actions(env.action_space, named_key(key, "rows/action", i), 2 * B)
+        start, _ = env.reset(jax.random.split(fold_in_name(key, "rows"), 2 * B)[rows])
+        keys = lambda i: split_keys(fold_in_name(key, "rows/environment", i), 2, 2 * B)[:, rows]
+        every = lambda i: random_actions(env.action_space, fold_in_name(key, "rows/action", i), 2 * B)
         actions = lambda i: jax.tree.map(lambda x: x[rows], every(i))
         return _rollout(env, start, keys, actions)
 
@@ -213,8 +213,8 @@ def _forgets(env: Environment, key: jax.Array, last: PyTree, ended: np.ndarray) 
         ended: `[B]`, True if an episode of the environment ended.
     """
     B = len(ended)
-    for_all = lambda i: jnp.broadcast_to(split_keys(named_key(key, "forgets", i), 2, 1), (2, B))
-    alone = lambda i: random_actions(env.action_space, named_key(key, "forgets/action", i), 1)
+    for_all = lambda i: jnp.broadcast_to(split_keys(fold_in_name(key, "forgets", i), 2, 1), (2, B))
+    alone = lambda i: random_actions(env.action_space, fold_in_name(key, "forgets/action", i), 1)
     actions = lambda i: jax.tree.map(lambda x: jnp.broadcast_to(x, (B, *x.shape[1:])), alone(i))
 
     def run(last):
@@ -236,7 +236,7 @@ def _forgets(env: Environment, key: jax.Array, last: PyTree, ended: np.ndarray) 
 
 def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[str]]:
     """Return the problems and notes about first observations."""
-    obs = jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1]
+    obs = jax.jit(env.reset)(jax.random.split(fold_in_name(key, "start"), B))[1]
     problems = [] if all_finite(env, (obs,)) else ["first observations are not finite"]
     if not within_space(env, obs):
         problems.append(f"a first observation is outside of the declared space, {_text(env.observation_space)}")

@@ -8,11 +8,11 @@ from jax.core import Tracer
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import NEVER, Environment
-from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
+from purerl.core.errors import ConfigError, Problem, custom_code, is_count, raise_if_any
 from purerl.core.platform import strong
 from purerl.core.spaces import action_shapes
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.outputs import plain_dicts, step_problems, typed, unpacked, warn_of_counters
+from purerl.envs.outputs import make_time_step, plain_dicts, step_problems, unpack_result, warn_of_counters
 
 PROTOCOL = "purerl.wrap_env"
 
@@ -29,7 +29,7 @@ def check_object(env: Any, methods: tuple[str, ...], remedy: str) -> None:
         raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; {remedy}")])
 
 
-def wrapped_if_bare(env: Any) -> Any:
+def wrap_if_bare(env: Any) -> Any:
     """Apply `wrap_env` to a single environment. Return others unchanged, such as gymnax's, whose `action_space` is a method."""
     bare = not isinstance(env, Environment | type) and hasattr(env, "action_space") and not callable(env.action_space)
     return wrap_env(env) if bare else env
@@ -84,22 +84,22 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
     own_limits = []
 
     def reset(key):
-        env_state, obs = unpacked(env.reset(key), 2, "reset", PROTOCOL)
+        env_state, obs = unpack_result(env.reset(key), 2, "reset", PROTOCOL)
         return strong(((env_state, jnp.int32(0)), plain_dicts(obs)))
 
     def step(key, env_state, action):
         inner, count = env_state
-        inner, obs, reward, terminated, truncated, info = unpacked(env.step(key, inner, action), 6, "step", PROTOCOL)
+        inner, obs, reward, terminated, truncated, info = unpack_result(env.step(key, inner, action), 6, "step", PROTOCOL)
         own_limits.append(isinstance(truncated, Tracer) or bool(truncated))
         truncated = truncated if limit is None else jnp.asarray(truncated) | (count + 1 >= limit)
-        return typed(obs, (inner, count + 1), reward, terminated, truncated, info)
+        return make_time_step(obs, (inner, count + 1), reward, terminated, truncated, info)
 
-    with code_of("env", "reset(key)"):
+    with custom_code("env", "reset(key)"):
         env_state, obs = jax.eval_shape(reset, jax.random.key(0))
     action_space = action_space_of(env.action_space)
     observation_space = observation_space_of(getattr(env, "observation_space", None), obs, found := [])
     raise_if_any(found)
-    with code_of("env", "step(key, state, action)"), warn_of_counters(env):
+    with custom_code("env", "step(key, state, action)"), warn_of_counters(env):
         after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
     raise_if_any(step_problems(env_state, obs, after))
     return Environment(

@@ -20,7 +20,7 @@ class _Later(types.ModuleType):
 
 
 @contextlib.contextmanager
-def lazily(*names: str) -> Iterator[None]:
+def import_lazily(*names: str) -> Iterator[None]:
     """Delay the block's import of each of these modules until an attribute of the module is read."""
     absent = [name for name in names if name not in sys.modules]
     sys.modules.update({name: _Later(name) for name in absent})
@@ -33,7 +33,7 @@ def lazily(*names: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quietly() -> Iterator[None]:
+def import_quietly() -> Iterator[None]:
     """Let the block import a library without warnings, and without changes of the notebook's plotting backend."""
     notebook = builtins.__dict__.pop("__IPYTHON__", None)
     try:

@@ -14,7 +14,7 @@ from purerl.core.platform import strong
 from purerl.core.types import PyTree
 
 
-def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
+def unpack_result(values: Any, count: int, method: str, protocol: str) -> tuple:
     """Return a method's result as a tuple. Raise a ConfigError unless the result has `count` values."""
     if not isinstance(values, tuple | list):
         raise ConfigError(
@@ -35,7 +35,7 @@ def plain_dicts(obs: Any) -> Any:
     return tuple(map(plain_dicts, obs)) if type(obs) is tuple else obs
 
 
-def typed(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> TimeStep:
+def make_time_step(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> TimeStep:
     """Return a strongly typed `TimeStep`. Convert real rewards and numbers of `info` to float32; drop other entries of `info`."""
     if reward is None:
         raise ConfigError([Problem("env.step", ..., "the reward must be a real scalar, not None")])

@@ -65,7 +65,7 @@ def check_counts(counts: dict[str, Any]) -> None:
     raise_if_any([Problem("env_kwargs", {name: x}, "must be an int of at least 1") for name, x in wrong.items()])
 
 
-def overridden(params: Any, overrides: dict[str, Any]) -> Any:
+def override(params: Any, overrides: dict[str, Any]) -> Any:
     """Return the parameters with some values replaced. Each new value is cast to the dtype of the old value.
 
     Raises:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.environment import Environment
-from purerl.core.keys import named_key, split_keys
+from purerl.core.keys import fold_in_name, split_keys
 from purerl.core.masks import choices_of, is_empty, is_malformed
 from purerl.core.spaces import Box, Discrete, Mixed, MultiDiscrete, entries_of, is_index, parts_of
 from purerl.core.types import PyTree
@@ -24,14 +24,14 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> tuple[di
         The pair `(env_state, action)`, `[B, ...]`: each environment's last action that ended an episode, and the state before
         this action; `()` if environments share parts of the state.
     """
-    env_state, first_obs = env.reset(jax.random.split(named_key(key, "start"), B))
+    env_state, first_obs = env.reset(jax.random.split(fold_in_name(key, "start"), B))
     by_row = all(x.shape[:1] == (B,) for x in jax.tree.leaves(env_state))
 
     def step(carry, index):
         env_state, obs, length, last = carry
         mask = obs[env.action_mask] if env.action_mask else None
-        action = random_actions(env.action_space, named_key(key, "action", index), B, mask)
-        after = env.step(split_keys(named_key(key, "environment", index), 2, B), env_state, action)
+        action = random_actions(env.action_space, fold_in_name(key, "action", index), B, mask)
+        after = env.step(split_keys(fold_in_name(key, "environment", index), 2, B), env_state, action)
         done, length = after.terminated | after.truncated, length + 1
         last = jax.tree.map(lambda new, old: jax.vmap(jnp.where)(done, new, old), (env_state, action), last) if by_row else ()
         records = {

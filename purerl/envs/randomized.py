@@ -12,7 +12,7 @@ from purerl.config.randomization import Distribution, Scale
 from purerl.core.auto_reset import AutoReset, restart
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, is_number, raise_if_any, warn
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.core.types import PyTree
 from purerl.envs.parameters import not_floats
 
@@ -72,7 +72,7 @@ def with_randomized(
     only = lambda tree: jax.tree.map(lambda x: x[0], tree)
 
     def reset(key):
-        drawn = {name: x.draw(named_key(key, f"randomize {name}")) for name, x in randomize.items()}
+        drawn = {name: x.draw(fold_in_name(key, f"randomize {name}")) for name, x in randomize.items()}
         drawn |= {name: jnp.float32(x) for name, x in overrides.items() if name in drawn}
         return reset_with(key, drawn)
 

@@ -10,8 +10,8 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, code_of
-from purerl.core.keys import named_key
+from purerl.core.errors import ConfigError, Problem, custom_code
+from purerl.core.keys import fold_in_name
 from purerl.core.spaces import Discrete
 from purerl.core.types import PyTree
 from purerl.envs.functions import wrap_env
@@ -51,13 +51,13 @@ class _Versus:
         self._game, self._opponents, self.action_space = game, opponents, Discrete(int(game.num_actions))
 
     def reset(self, key: jax.Array) -> tuple[Match, PyTree]:
-        opponent = jax.random.randint(named_key(key, "opponent"), (), 0, len(self._opponents))
+        opponent = jax.random.randint(fold_in_name(key, "opponent"), (), 0, len(self._opponents))
         carries = tuple(player.initial_carry(1) for player in self._opponents)
 
         def begin(drawn):
             key, now = jax.random.split(drawn[0])
-            match = Match(self._game.init(named_key(now, "game")), opponent, carries, jnp.bool_(True))
-            return key, self._until_own_turn(named_key(now, "moves"), match)[0]
+            match = Match(self._game.init(fold_in_name(now, "game")), opponent, carries, jnp.bool_(True))
+            return key, self._until_own_turn(fold_in_name(now, "moves"), match)[0]
 
         is_over = lambda drawn: drawn[1].game.terminated | drawn[1].game.truncated
         # If a game ends before the agent's first turn, start another game with a new key.
@@ -65,8 +65,8 @@ class _Versus:
         return match, _observe(match.game)
 
     def step(self, key: jax.Array, match: Match, action: jax.Array) -> tuple:
-        game = self._game.step(match.game, action, named_key(key, "own move"))
-        match, reward = self._until_own_turn(named_key(key, "moves"), match._replace(game=game))
+        game = self._game.step(match.game, action, fold_in_name(key, "own move"))
+        match, reward = self._until_own_turn(fold_in_name(key, "moves"), match._replace(game=game))
         reward, game = reward + game.rewards[0], match.game
         info = {"won": game.terminated & (reward > 0), "drawn": game.terminated & (reward == 0)}
         return match, _observe(game), reward, game.terminated, game.truncated, info
@@ -133,7 +133,7 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
         if game.num_players > 2 and jax.tree.leaves(carry):
             hint = f"has one hidden state, but must control several of {game.num_players} players; use a feedforward policy"
             raise ConfigError([Problem("opponent", player, hint)])
-        with code_of("opponent", "must be trained without memory_inputs and frame_stack; opponent(carry, obs, first, key)"):
+        with custom_code("opponent", "must be trained without memory_inputs and frame_stack; opponent(carry, obs, first, key)"):
             jax.eval_shape(player, carry, obs, jax.ShapeDtypeStruct((1,), bool), jax.random.key(0))
     made = wrap_env(_Versus(game, opponents or (_RandomPlayer(),)))
     return made._replace(name=f"versus/{game.id}: {', '.join(map(_text, opponents)) or 'random moves'}")

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core.dependence import inputs_read
-from purerl.core.errors import ConfigError, Problem, code_of, guarded, name_of, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, custom_code, guard, name_of, raise_if_any, warn
 from purerl.core.metrics import NUMBERS, Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 from purerl.networks.foreign import describe
@@ -27,7 +27,7 @@ def extra_term(function: Callable) -> Callable:
 
     It warns if the loss depends neither on the parameters nor on the outputs of the trained policy.
     """
-    call = guarded("extra_loss", function)
+    call = guard("extra_loss", function)
 
     def term(params: Any, outputs: Any, batch: Any, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
         found = call(params, outputs, batch, cfg)
@@ -44,10 +44,10 @@ def extra_term(function: Callable) -> Callable:
 
 def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict[str, Mean]]:
     """Wrap a custom `measure` for `Components.measure`; the wrapper raises unless the metrics are scalars with new names."""
-    call = guarded("measure", function)
+    call = guard("measure", function)
 
     def measure(state: Any, batch: Any, metrics: dict[str, Any]) -> dict[str, Mean]:
-        found = call(state, **accepted(function, batch=batch, metrics=values(metrics)))
+        found = call(state, **select_accepted(function, batch=batch, metrics=values(metrics)))
         if not isinstance(found, dict):
             hint = f"{name_of(function)} must return a dict from names to scalars"
             raise ConfigError([Problem("measure", describe(found), hint)])
@@ -60,7 +60,7 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
     return measure
 
 
-def checked_loss(function: Callable) -> Callable:
+def check_loss_shape(function: Callable) -> Callable:
     """Wrap a custom `policy_loss`; the wrapper raises unless the loss has one number for each step, `[L, N]`.
 
     It warns if the loss does not depend on the outputs of the trained policy, for example because it reads only `old`.
@@ -68,7 +68,7 @@ def checked_loss(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def loss(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
-        with code_of("policy_loss", f"{name_of(function)}(outputs, old, advantage, cfg)"):
+        with custom_code("policy_loss", f"{name_of(function)}(outputs, old, advantage, cfg)"):
             found = function(outputs, old, advantage, cfg)
         if getattr(found, "shape", None) != advantage.shape:
             hint = f"{name_of(function)} must return losses of shape {list(advantage.shape)}, one per step"
@@ -86,9 +86,9 @@ def _warn_unless_learnt(field: str, loss: Callable, *learnt: PyTree) -> None:
         warn(str(Problem(field, ..., hint)))
 
 
-def checked_advantage(function: Callable) -> Callable:
+def check_advantage_shape(function: Callable) -> Callable:
     """Wrap a custom `advantage`; the wrapper raises unless the result is `Advantages` with the shape of the values."""
-    call = guarded("advantage", function)
+    call = guard("advantage", function)
 
     @functools.wraps(function)
     def advantage(steps: Transition, *args: Any, **kwargs: Any) -> Advantages:
@@ -130,13 +130,13 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
         return optimizer.update(params, optimizer.init(params), params)[0]
 
     with jax.numpy_dtype_promotion("standard"):
-        with code_of("optimizer", "update(gradient, state, params)"):
+        with custom_code("optimizer", "update(gradient, state, params)"):
             taken = jax.eval_shape(step, params)
         if jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
             return [Problem("optimizer", optimizer, "updates must have the shapes of the network's parameters")]
         small = jax.tree.map(lambda x: np.ones((1,) * len(x.shape), np.float32), params)
-        moved = _moved(optimizer, dict.fromkeys(params, np.ones(1, np.float32)))
-        moved = _moved(optimizer, small) if moved is None else moved
+        moved = _first_update(optimizer, dict.fromkeys(params, np.ones(1, np.float32)))
+        moved = _first_update(optimizer, small) if moved is None else moved
     if not moved:
         hint = "gave no update in a trial, so that its sign is unknown; with its own learning rate it would maximise the loss"
         warn(str(Problem("optimizer", ..., hint)))
@@ -144,7 +144,7 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
     return [Problem("optimizer", optimizer, hint)] if moved is not None and moved < 0 else []
 
 
-def _moved(optimizer: optax.GradientTransformation, ones: PyTree) -> float | None:
+def _first_update(optimizer: optax.GradientTransformation, ones: PyTree) -> float | None:
     """Return the sum of an optimizer's first updates other than 0, for gradients of 1; 0 if there is none, NaN if traced.
 
     The result is None if the optimizer needs parameters of another structure.
@@ -168,7 +168,7 @@ def _moved(optimizer: optax.GradientTransformation, ones: PyTree) -> float | Non
     return min(totals) if min(totals) < 0 else max(totals)
 
 
-def accepted(function: Callable, **values: Any) -> dict[str, Any]:
+def select_accepted(function: Callable, **values: Any) -> dict[str, Any]:
     """Return the keyword arguments that `function` accepts. If its signature cannot be read, return an empty dict."""
     try:
         names = inspect.signature(function).parameters

@@ -119,10 +119,10 @@ def recompute_policy(network: Network, params: PyTree, data: RingBatch, length: 
         return network.apply(params, (), data.rollout.steps.obs, data.rollout.steps.first)[0].policy
     cut = sequences(data.rollout.steps, data.rollout.carry, length)
     outputs, _ = network.apply(params, cut.carry, cut.steps.obs, cut.steps.first)
-    return _joined(outputs.policy, data.rollout.steps.first.shape)
+    return _join_sequences(outputs.policy, data.rollout.steps.first.shape)
 
 
-def _joined(tree: PyTree, shape: tuple[int, ...]) -> PyTree:
+def _join_sequences(tree: PyTree, shape: tuple[int, ...]) -> PyTree:
     """Invert `sequences`: `[L, N, ...]` to `[T, B, ...]`."""
     T, B = shape
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, B, *x.shape[2:]).swapaxes(0, 1).reshape(T, B, *x.shape[2:]), tree)
@@ -153,7 +153,7 @@ def recompute_outputs(network: Network, params: PyTree, data: RingBatch, length:
     column = jnp.broadcast_to(jnp.arange(kept.shape[1], dtype=jnp.int32), kept.shape)
     cut = sequences((steps, kept, column), data.rollout.carry, length)
     carry, recomputed = jax.lax.scan(step, cut.carry, cut.steps)
-    outputs, final_value = _joined(recomputed, steps.first.shape)
+    outputs, final_value = _join_sequences(recomputed, steps.first.shape)
     carry = jax.tree.map(lambda x: x[-data.last_first.size :], carry)
     last_value = forward(params, carry, data.last_obs, data.last_first)[0].value
     return outputs, next_values(outputs.value, steps.truncated, final_value, last_value)

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purerl.acting.normalize import merge_rewards, scaled_rewards
+from purerl.acting.normalize import merge_rewards, scale_rewards
 from purerl.acting.rollout import step_counts
 from purerl.config.base import OnPolicyConfig
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.core.reductions import local_key
 from purerl.core.types import Intrinsic, PyTree, Rollout, TrainState, Transition
 
@@ -38,7 +38,7 @@ class RewardStage(NamedTuple):
         """Return parameter groups, and entries of `TrainState.extra`, for observations `[B, ...]`."""
         if self.intrinsic is None:
             return {}, {}
-        groups, intrinsic_state = self.intrinsic.init(named_key(key, "intrinsic"), obs)
+        groups, intrinsic_state = self.intrinsic.init(fold_in_name(key, "intrinsic"), obs)
         return groups, {"intrinsic": intrinsic_state}
 
     def process(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Rollout, dict[str, Any]]:
@@ -56,7 +56,7 @@ class RewardStage(NamedTuple):
 
     def prepare(self, state: TrainState, steps: Transition) -> Transition:
         """Scale rewards, and add the inputs of the intrinsic loss. Called whenever the steps are about to be learnt from."""
-        steps = steps.replace(reward=scaled_rewards(self.cfg, state.statistics, steps.reward))
+        steps = steps.replace(reward=scale_rewards(self.cfg, state.statistics, steps.reward))
         if self.intrinsic is None or self.intrinsic.training is None:
             return steps
         key = local_key(state.key, "intrinsic/training", state.clock)

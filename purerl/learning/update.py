@@ -11,8 +11,8 @@ from purerl.acting.normalize import initial_statistics, merge_statistics, standa
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, guarded, raise_if_any
-from purerl.core.keys import clock_at, named_key
+from purerl.core.errors import ConfigError, Problem, guard, raise_if_any
+from purerl.core.keys import clock_at, fold_in_name
 from purerl.core.metrics import NUMBERS, is_metric, mean_of
 from purerl.core.reductions import mean
 from purerl.core.types import Advantages, Network, Outputs, PyTree, Rollout, Sample, Scalar, Sequences, TrainState
@@ -60,7 +60,7 @@ def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: li
     if isinstance(phases, Phase):
         raise ConfigError([Problem("phases", phases.name, "must be a list of phases, such as [phase]")])
     actor = reset_actor(env, network, cfg.num_envs, key)
-    params = network.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
+    params = network.init(fold_in_name(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
     reward_params, reward_state = parts.rewards.init(key, actor.obs)
     coef = {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
     params, extra = params | reward_params, coef | reward_state
@@ -152,7 +152,7 @@ def finish_update(
     statistics = merge_statistics(learner.cfg, state.statistics, rollout.steps.obs, advantages.target)
     state, more_metrics = state.replace(statistics=statistics), {}
     if after_learning is not None:
-        call = guarded("after_learning", after_learning)
+        call = guard("after_learning", after_learning)
         state, more_metrics = state_and_metrics("after_learning", call(state, rollout, advantages))
         refuse_taken(metrics, more_metrics)
     state = state.replace(clock=state.clock + 1)
@@ -196,12 +196,12 @@ def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data
         return state, {}
     outputs, _ = network.apply(state.params, data.carry, data.steps.obs, data.steps.first)
     kl = mean(data.steps.policy.kl(outputs.policy))
-    coef = jnp.where(state.clock < cfg.skipped_updates, cfg.kl_coef, adapted_kl_coef(cfg, cfg.kl_coef, kl))
+    coef = jnp.where(state.clock < cfg.skipped_updates, cfg.kl_coef, next_kl_coef(cfg, cfg.kl_coef, kl))
     metrics = {"kl_coef": mean_of(jnp.float32(cfg.kl_coef)), "kl_after": mean_of(kl)}
     return state.replace(extra={**state.extra, "kl_coef": coef}), metrics
 
 
-def adapted_kl_coef(cfg: OnPolicyConfig, coef: Scalar, kl: jax.Array) -> jax.Array:
+def next_kl_coef(cfg: OnPolicyConfig, coef: Scalar, kl: jax.Array) -> jax.Array:
     """Return the KL coefficient after an update with divergence `kl`: raised if `kl` is too large, lowered if too small.
 
     The coefficient is clipped to [1e-10, 1e10], since a coefficient of 0 or infinity could never change again.

@@ -14,12 +14,12 @@ from jax.core import Tracer
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import may_hold
 from purerl.core.errors import Problem, raise_if_any
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.core.platform import by_platform
 from purerl.core.spaces import Box, Mixed, MultiBinary, MultiDiscrete, Space, has_box, is_index, parts_of
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
-from purerl.networks.foreign import OWN, applied, check_memory, check_torso, initial_inputs, memory_module, only_parameters
+from purerl.networks.foreign import OWN, apply_module, check_memory, check_torso, initial_inputs, memory_module, only_parameters
 from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, pack_layers
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, Head, JointHead, LogitsHead, Trunk, ValueHead
@@ -89,15 +89,15 @@ def actor_critic(
     sized = {"policy": cfg, "value": cfg.replace(hidden=cfg.critic_hidden or cfg.hidden)}
     torsos = {group: torso_of(sized[group], space, torso) for group, space in spaces.items()}
     if torso is not None or own_memory:
-        _check_own(views, observation_space, torsos, memory if own_memory else None)
+        _check_custom(views, observation_space, torsos, memory if own_memory else None)
     gain = _gain(cfg, own_memory)
     trunks = {group: Trunk(module, memory) for group, module in torsos.items()}
     if not apart:
-        return _shared(cfg, trunks["policy"], heads, views, gain)
-    network = _separate(cfg, trunks, heads, views, gain)
+        return _shared_network(cfg, trunks["policy"], heads, views, gain)
+    network = _separate_network(cfg, trunks, heads, views, gain)
     dense = memory is None and not cfg.heads and all(isinstance(x, MLP) for x in torsos.values())
     fuses = cfg.kernels == "fused" and dense and policy_head.outputs <= OUTPUTS
-    return _fused(network, torsos, heads, views, cfg.critic_obs) if fuses else network
+    return _fused_network(network, torsos, heads, views, cfg.critic_obs) if fuses else network
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
@@ -106,7 +106,7 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
     if chosen != "auto" and not has_box(action_space):
         hint = f"needs continuous actions, not {type(action_space).__name__}; use 'auto'"
         found.append(Problem("action_distribution", chosen, hint))
-    elif chosen in ("tanh", "beta") and not bounded(action_space):
+    elif chosen in ("tanh", "beta") and not is_bounded(action_space):
         found.append(Problem("action_distribution", chosen, "needs finite action bounds; use 'gaussian'"))
     if torso is None or isinstance(torso, dict):
         found += kernel_problems(cfg)
@@ -122,7 +122,7 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
     return found
 
 
-def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.Module], memory: nn.Module | None) -> None:
+def _check_custom(views: Callable, observation_space: PyTree, torsos: dict[str, nn.Module], memory: nn.Module | None) -> None:
     """Check custom torsos and a custom recurrent module with the shapes of 2 steps of 3 environments."""
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, 3, *x.shape), x.dtype), observation_space, is_leaf=is_index)
     seen, past = jax.eval_shape(views, obs)
@@ -132,7 +132,7 @@ def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.
         check_memory(memory, jax.ShapeDtypeStruct((2, 3, size), jax.tree.leaves(seen)[0].dtype))
 
 
-def _separate(
+def _separate_network(
     cfg: OnPolicyConfig, trunks: dict[str, Trunk], heads: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
     """Return a network with separate trunks for policy and value. Both groups have the parameters of a trunk and its head.
@@ -147,7 +147,7 @@ def _separate(
     carry_of = lambda carry, group: carry[group] if recurrent else ()
     # The weights of the first layers are side by side, so that one product with the shared input computes both layers.
     axis = lambda path: int(jax.tree_util.keystr(path, simple=True, separator="/") == "torso/Dense_0/kernel")
-    stack = lambda path, *ys: _side_by_side(ys) if axis(path) else jnp.stack(ys)
+    stack = lambda path, *ys: _join_kernels(ys) if axis(path) else jnp.stack(ys)
     both = lambda trees: jax.tree_util.tree_map_with_path(stack, *trees.values())
     parts = lambda params: {group: {name: y for name, y in params[group].items() if name != "head"} for group in trunks}
 
@@ -158,7 +158,7 @@ def _separate(
         (x, past), (first, carry) = views(obs), initial_inputs(obs, initial_carry)
         params, features = {}, {}
         for group, trunk in trunks.items():
-            key_of_group = named_key(key, group)  # for what `initialize` keeps, such as a custom `memory`'s parameters
+            key_of_group = fold_in_name(key, group)  # for what `initialize` keeps, such as a custom `memory`'s parameters
             inputs = x[group], past, carry_of(carry, group), first
             (features[group], _), made = trunk.init_with_output(key_of_group, *inputs)
             params[group] = only_parameters("network", made)
@@ -170,10 +170,10 @@ def _separate(
         x, past = views(obs)
 
         def one_by_one(params, carries):
-            return {group: applied(trunks[group], params[group], x[group], past, carries[group], first) for group in trunks}
+            return {group: apply_module(trunks[group], params[group], x[group], past, carries[group], first) for group in trunks}
 
         def at_once(stacked, carries):
-            run = lambda params, carry: applied(trunks["policy"], params, x["policy"], past, carry, first)
+            run = lambda params, carry: apply_module(trunks["policy"], params, x["policy"], past, carry, first)
             axes = jax.tree_util.tree_map_with_path(lambda path, _: axis(path), stacked)
             found = jax.vmap(run, in_axes=(axes, 0), axis_size=len(trunks))(stacked, both(carries))
             return {group: jax.tree.map(lambda y: y[i], found) for i, group in enumerate(trunks)}  # noqa: B023
@@ -194,7 +194,7 @@ def _separate(
     return Network(init, apply, initial_carry, prepare)
 
 
-def _side_by_side(kernels: tuple[jax.Array, ...]) -> jax.Array:
+def _join_kernels(kernels: tuple[jax.Array, ...]) -> jax.Array:
     """Stack n kernels `[inputs, size]` as `[inputs, n, size]`.
 
     On a GPU, a barrier, which also holds for the gradient, lets one product compute the gradient as `[inputs, n * size]`. Without
@@ -205,7 +205,9 @@ def _side_by_side(kernels: tuple[jax.Array, ...]) -> jax.Array:
     return by_platform(kernels, cpu=stacked, accelerator=beside, tpu=stacked)
 
 
-def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable, critic_obs: str) -> Network:
+def _fused_network(
+    network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable, critic_obs: str
+) -> Network:
     """Return a network whose fused layers a GPU computes with one kernel, or with one for each group if they differ."""
     alike = torsos["policy"] == torsos["value"] and not critic_obs  # equal layers of the same input
     together = [tuple(torsos)] if alike else [(group,) for group in torsos]
@@ -227,7 +229,7 @@ def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module]
     return network._replace(apply=apply, prepare=lambda params: params | {PACKED: pack(params)})
 
 
-def _shared(cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], views: Callable, gain: Callable) -> Network:
+def _shared_network(cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], views: Callable, gain: Callable) -> Network:
     """Return a network with one trunk for all heads. The carry is the trunk's hidden state."""
 
     def initial_carry(num_envs):
@@ -242,7 +244,7 @@ def _shared(cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], view
     def apply(params, carry, obs, first):
         x, past = views(obs)
         trunk_params = {name: params[name] for name in ("torso", "memory") if name in params}
-        features, carry = applied(trunk, trunk_params, x["policy"], past, carry, first)
+        features, carry = apply_module(trunk, trunk_params, x["policy"], past, carry, first)
         seen = {"policy": features, "value": jax.lax.stop_gradient(features) if cfg.arch == "detach" else features}
         return _outputs(heads, params, seen, first), carry
 
@@ -259,7 +261,7 @@ def _outputs(
     heads: dict[str, nn.Module], params: PyTree, features: dict[str, jax.Array], first: jax.Array, **options: bool
 ) -> Outputs:
     """Return the outputs of all heads, `[L, N, ...]`. A head without an entry in `features` reads the policy's features."""
-    call = lambda name, head: applied(head, params[name], features.get(name, features["policy"]), **options)
+    call = lambda name, head: apply_module(head, params[name], features.get(name, features["policy"]), **options)
     made = {name: call(name, head) for name, head in heads.items()}
     made = jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), made)
     return Outputs(made.pop("policy"), made.pop("value"), made or ())
@@ -301,7 +303,7 @@ def _policy_head(cfg: OnPolicyConfig, space: Space) -> Head:
     return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical)
 
 
-def bounded(space: Space) -> bool:
+def is_bounded(space: Space) -> bool:
     """Return True if the range of actions is finite. Traced bounds are unknown and count as finite."""
     boxes = [part for part in parts_of(space) if isinstance(part, Box)]
     known = [box for box in boxes if not isinstance(box.low, Tracer) and not isinstance(box.high, Tracer)]

@@ -64,7 +64,7 @@ class Beta(struct.PyTreeNode):
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
         return between_bounds(action, space)
 
-    def encoded(self, action: jax.Array) -> jax.Array:
+    def encode(self, action: jax.Array) -> jax.Array:
         """Return the action, scaled to bounds of -1 and 1."""
         return 2 * action - 1
 

@@ -9,7 +9,7 @@ Each distribution is a PyTree of its parameters, of any batch shape, with the sa
     entropy()               `[*batch]` in nats, summed over the dimensions of an action
     kl(other)               `[*batch]` KL(self || other) in nats
     env_action(action, space)  the action that the environment receives
-    encoded(action)         `[*batch, d]` float32, the action as the input of a network
+    encode(action)          `[*batch, d]` float32, the action as the input of a network
     metrics()               a dict from name to scalar metric, for logging
 
 Runs that start with random actions also use
@@ -20,7 +20,7 @@ Runs that start with random actions also use
 For continuous (or partly continuous) actions, `bounds` are the lowest and the highest action in the environment's unit, each
 `[*batch, d]`. For other actions, there are no `bounds`.
 
-`Categorical`, `MultiCategorical` and `Joint` also have `masked(legal)`, which excludes actions where `legal` is not set.
+`Categorical`, `MultiCategorical` and `Joint` also have `mask(legal)`, which excludes actions where `legal` is not set.
 
 Example:
     >>> policy = purerl.distributions.Categorical(jnp.zeros((4, 2)))
@@ -126,10 +126,10 @@ class Categorical(Choice):
     def kl(self, other: "Categorical") -> jax.Array:
         return total([jnp.exp(x) * (x - y) for x, y in zip(self._log_p(), other._log_p(), strict=True)])
 
-    def encoded(self, action: jax.Array) -> jax.Array:
+    def encode(self, action: jax.Array) -> jax.Array:
         return jax.nn.one_hot(action, self.logits.shape[-1], dtype=jnp.float32)
 
-    def masked(self, legal: jax.Array) -> "Categorical":
+    def mask(self, legal: jax.Array) -> "Categorical":
         """Exclude the actions where `legal [*batch, n]` is not set. At least one action must be valid."""
         return Categorical(jnp.where(legal.astype(bool), self.logits, jnp.float32(ILLEGAL)))
 
@@ -141,7 +141,7 @@ class Categorical(Choice):
         return [x - top - normalizer for x in logits]
 
     def _flat(self) -> "Categorical":
-        return Categorical(jnp.zeros_like(self.logits)).masked(self.logits > 0.5 * ILLEGAL)
+        return Categorical(jnp.zeros_like(self.logits)).mask(self.logits > 0.5 * ILLEGAL)
 
 
 class MultiCategorical(Choice):
@@ -174,12 +174,12 @@ class MultiCategorical(Choice):
     def kl(self, other: "MultiCategorical") -> jax.Array:
         return jnp.asarray(sum(x.kl(y) for x, y in zip(self.choices, other.choices, strict=True)))
 
-    def encoded(self, action: jax.Array) -> jax.Array:
-        return jnp.concatenate([choice.encoded(action[..., i]) for i, choice in enumerate(self.choices)], axis=-1)
+    def encode(self, action: jax.Array) -> jax.Array:
+        return jnp.concatenate([choice.encode(action[..., i]) for i, choice in enumerate(self.choices)], axis=-1)
 
-    def masked(self, legal: jax.Array) -> "MultiCategorical":
+    def mask(self, legal: jax.Array) -> "MultiCategorical":
         """Exclude the values where `legal [*batch, sum(sizes)]` is not set. Each action must have at least one valid value."""
-        return self.replace(logits=Categorical(self.logits).masked(legal).logits)
+        return self.replace(logits=Categorical(self.logits).mask(legal).logits)
 
     def _flat(self) -> "MultiCategorical":
         return self.replace(logits=Categorical(self.logits)._flat().logits)
@@ -207,18 +207,18 @@ class Bernoulli(Choice):
         return jax.nn.log_sigmoid(jnp.where(action > 0, self.logits, -self.logits)).sum(-1)
 
     def entropy(self) -> jax.Array:
-        return self._expected(self.logits)
+        return self._cross_entropy(self.logits)
 
     def kl(self, other: "Bernoulli") -> jax.Array:
-        return self._expected(other.logits) - self.entropy()
+        return self._cross_entropy(other.logits) - self.entropy()
 
-    def encoded(self, action: jax.Array) -> jax.Array:
+    def encode(self, action: jax.Array) -> jax.Array:
         return action.astype(jnp.float32)
 
     def _flat(self) -> "Bernoulli":
         return Bernoulli(jnp.zeros_like(self.logits))
 
-    def _expected(self, logits: jax.Array) -> jax.Array:
+    def _cross_entropy(self, logits: jax.Array) -> jax.Array:
         """Return the cross entropy with a Bernoulli distribution of the given logits."""
         p = jax.nn.sigmoid(self.logits)
         return -(p * jax.nn.log_sigmoid(logits) + (1 - p) * jax.nn.log_sigmoid(-logits)).sum(-1)
@@ -246,13 +246,13 @@ class Joint(struct.PyTreeNode):
         return tuple(part.noise(keys[i], *leading) for i, part in enumerate(self.parts))
 
     def sample(self, noise: tuple[Any, ...]) -> jax.Array:
-        return self._joined([part.sample(x) for part, x in zip(self.parts, noise, strict=True)])
+        return self._join([part.sample(x) for part, x in zip(self.parts, noise, strict=True)])
 
     def mode(self) -> jax.Array:
-        return self._joined([part.mode() for part in self.parts])
+        return self._join([part.mode() for part in self.parts])
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        return jnp.asarray(sum(part.log_prob(x) for part, x in zip(self.parts, self._separated(action), strict=True)))
+        return jnp.asarray(sum(part.log_prob(x) for part, x in zip(self.parts, self._separate(action), strict=True)))
 
     def entropy(self) -> jax.Array:
         return jnp.asarray(sum(part.entropy() for part in self.parts))
@@ -262,12 +262,12 @@ class Joint(struct.PyTreeNode):
 
     def env_action(self, action: jax.Array, space: Mixed) -> PyTree:
         """Return the parts of the action in the structure of the space."""
-        trios = zip(self.parts, self._separated(action), parts_of(space), strict=True)
+        trios = zip(self.parts, self._separate(action), parts_of(space), strict=True)
         return space.build(part.env_action(x, of) for part, x, of in trios)
 
-    def encoded(self, action: jax.Array) -> jax.Array:
-        pairs = zip(self.parts, self._separated(action), strict=True)
-        return jnp.concatenate([part.encoded(x) for part, x in pairs], axis=-1)
+    def encode(self, action: jax.Array) -> jax.Array:
+        pairs = zip(self.parts, self._separate(action), strict=True)
+        return jnp.concatenate([part.encode(x) for part, x in pairs], axis=-1)
 
     def metrics(self) -> dict[str, Mean]:
         found: dict[str, Mean] = {}
@@ -275,19 +275,19 @@ class Joint(struct.PyTreeNode):
             found[name] = jax.tree.map(jnp.add, found[name], x) if name in found else x
         return found
 
-    def masked(self, legal: jax.Array) -> "Joint":
+    def mask(self, legal: jax.Array) -> "Joint":
         """Exclude the values of categorical parts where `legal [*batch, n]` is not set; n counts the values of these parts."""
-        counts = [part.logits.shape[-1] if hasattr(part, "masked") else 0 for part in self.parts]
+        counts = [part.logits.shape[-1] if hasattr(part, "mask") else 0 for part in self.parts]
         ends = np.cumsum(counts)
         flags = [legal[..., end - n : end] for n, end in zip(counts, ends, strict=True)]
-        return Joint(tuple(part.masked(x) if n else part for part, x, n in zip(self.parts, flags, counts, strict=True)))
+        return Joint(tuple(part.mask(x) if n else part for part, x, n in zip(self.parts, flags, counts, strict=True)))
 
     def uniform_sample(self, noise: tuple[Any, ...], *ends: jax.Array) -> jax.Array:
         trios = zip(self.parts, noise, self._bounds(*ends), strict=True)
-        return self._joined([part.uniform_sample(x, *bounds) for part, x, bounds in trios])
+        return self._join([part.uniform_sample(x, *bounds) for part, x, bounds in trios])
 
     def uniform_log_prob(self, action: jax.Array, *ends: jax.Array) -> jax.Array:
-        trios = zip(self.parts, self._separated(action), self._bounds(*ends), strict=True)
+        trios = zip(self.parts, self._separate(action), self._bounds(*ends), strict=True)
         return jnp.asarray(sum(part.uniform_log_prob(x, *bounds) for part, x, bounds in trios))
 
     def _shapes(self) -> tuple[list[Any], int]:
@@ -295,12 +295,12 @@ class Joint(struct.PyTreeNode):
         modes, entropy = jax.eval_shape(lambda: ([part.mode() for part in self.parts], self.parts[0].entropy()))
         return modes, entropy.ndim
 
-    def _joined(self, actions: list[jax.Array]) -> jax.Array:
+    def _join(self, actions: list[jax.Array]) -> jax.Array:
         """Return the parts of actions as one array `[*batch, d]`."""
         _, axes = self._shapes()
         return jnp.concatenate([x.astype(jnp.float32).reshape(*x.shape[:axes], -1) for x in actions], axis=-1)
 
-    def _separated(self, action: jax.Array) -> list[jax.Array]:
+    def _separate(self, action: jax.Array) -> list[jax.Array]:
         """Return the parts of actions `[*batch, d]`, in the shapes and dtypes of their distributions' samples."""
         modes, axes = self._shapes()
         events = [mode.shape[axes:] for mode in modes]
@@ -310,5 +310,5 @@ class Joint(struct.PyTreeNode):
 
     def _bounds(self, *ends: jax.Array) -> list[tuple[jax.Array, ...]]:
         """Split the bounds `ends` of an action by part: () for a discrete part. Without `ends`, all parts must be discrete."""
-        of_parts = list(zip(*map(self._separated, ends), strict=True)) or [()] * len(self.parts)
+        of_parts = list(zip(*map(self._separate, ends), strict=True)) or [()] * len(self.parts)
         return [() if isinstance(part, Choice) else bounds for part, bounds in zip(self.parts, of_parts, strict=True)]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.errors import ConfigError, Problem, custom_code
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import ILLEGAL, Categorical, DiagGaussian, Joint, MultiCategorical
 from purerl.networks.layers import OfAction
@@ -53,8 +53,8 @@ def from_linen(module: Any) -> Network:
     """
     module = linen_module(module, "network", "from_linen needs a flax linen module or its class")
     init = lambda key, *inputs: only_parameters("network", module.init(key, *inputs))
-    apply = functools.partial(applied, module)
-    return _named(_network(init, apply, getattr(module, "initial_carry", None)), type(module))
+    apply = functools.partial(apply_module, module)
+    return _name_functions(_network(init, apply, getattr(module, "initial_carry", None)), type(module))
 
 
 def from_nnx(make: Callable[[Any], Any]) -> Network:
@@ -86,7 +86,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
     if isinstance(make, nnx.Module) or not callable(make):
         hint = "from_nnx needs a function of nnx.Rngs that returns a new module, such as the module's class"
         raise ConfigError([Problem("network", type(make), hint)])
-    with code_of("network", "make(nnx.Rngs(0))"):
+    with custom_code("network", "make(nnx.Rngs(0))"):
         abstract = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
         graph, shapes, others = nnx.split(abstract, nnx.Param, ...)
     if jax.tree.leaves(others):
@@ -100,10 +100,10 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
         nnx.replace_by_pure_dict(state, params)
         return nnx.merge(graph, state, others)(*inputs)
 
-    return _named(_network(init, apply, getattr(abstract, "initial_carry", None)), type(abstract))
+    return _name_functions(_network(init, apply, getattr(abstract, "initial_carry", None)), type(abstract))
 
 
-def _named(network: Network, kind: type) -> Network:
+def _name_functions(network: Network, kind: type) -> Network:
     """Name a network's functions by the class of its module, so that a run resumes only with a network of this class."""
     for function in (network.init, network.apply):
         function.__module__, function.__qualname__ = kind.__module__, kind.__qualname__
@@ -195,14 +195,14 @@ class Pair(nn.Module):
 def linen_module(module: Any, what: str, hint: str) -> Any:
     """Return a linen module, or an instance of a linen class. Raise a ConfigError about `what` with a hint for anything else."""
     if isinstance(module, type) and issubclass(module, nn.Module):
-        with code_of(what, f"{module.__name__}()"):
+        with custom_code(what, f"{module.__name__}()"):
             return module()
     if not isinstance(module, nn.Module):
         raise ConfigError([Problem(what, module, hint)])
     return module
 
 
-def applied(module: nn.Module, params: PyTree, *inputs: Any, **options: Any) -> Any:
+def apply_module(module: nn.Module, params: PyTree, *inputs: Any, **options: Any) -> Any:
     """Apply a module that has parameters only."""
     return module.apply({"params": params}, *inputs, **options)
 
@@ -253,7 +253,7 @@ def check_torso(torso: nn.Module, x: Any) -> int:
 def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
     """Check, by shapes alone, that a recurrent module has a carry and maps `[L, N, F]` to floats `[L, N, size]`."""
     envs = x.shape[1]
-    with code_of("memory", f"initial_carry({envs})"):
+    with custom_code("memory", f"initial_carry({envs})"):
         carry = jax.eval_shape(lambda: memory.initial_carry(envs))
     axes = {leaf.shape[:1] for leaf in jax.tree.leaves(carry)}
     if axes != {(envs,)}:
@@ -269,7 +269,7 @@ def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
 
 def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:
     """Return the shapes of a custom module's result. Raise a ConfigError if the call fails or makes non-parameter variables."""
-    with code_of(what, f"{what}({', '.join(str(jax.tree.map(lambda x: list(x.shape), x)) for x in inputs)})"):
+    with custom_code(what, f"{what}({', '.join(str(jax.tree.map(lambda x: list(x.shape), x)) for x in inputs)})"):
         found, made = jax.eval_shape(lambda *inputs: module.init_with_output(jax.random.key(0), *inputs), *inputs)
     only_parameters(what, made)
     return found

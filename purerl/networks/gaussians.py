@@ -55,7 +55,7 @@ class UnboundedGaussian(struct.PyTreeNode):
         distance = jnp.square((self.mean - other.mean) * jnp.exp(-other.clipped_log_std))
         return (0.5 * (jnp.expm1(2 * ratio) + distance) - ratio).sum(-1)
 
-    def encoded(self, action: jax.Array) -> jax.Array:
+    def encode(self, action: jax.Array) -> jax.Array:
         return action
 
     def metrics(self) -> dict[str, Mean]:
@@ -98,14 +98,14 @@ class DiagGaussian(UnboundedGaussian):
         return jnp.clip(action, low, high)
 
     def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-        low, high = self._in_own_unit(low, high)
+        low, high = self._in_unit(low, high)
         return low + (high - low) * jax.scipy.stats.norm.cdf(noise)
 
     def uniform_log_prob(self, action: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-        low, high = self._in_own_unit(low, high)
+        low, high = self._in_unit(low, high)
         return -jnp.log(high - low).sum(-1)
 
-    def _in_own_unit(self, low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _in_unit(self, low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Return the bounds of an action in the unit of the samples."""
         if self.unit == "environment":
             return low, high

@@ -26,7 +26,7 @@ def linear_recurrence(keep: jax.Array, added: jax.Array, before: jax.Array) -> j
         `h [L, ...]`.
     """
     if len(keep) == 1:
-        return _kept(keep, before[None]) + added
+        return _keep(keep, before[None]) + added
     return by_platform(keep, added, before, cpu=step_by_step, accelerator=in_blocks)
 
 
@@ -39,13 +39,13 @@ def _backward(kept, gradient):
     keep, previous = kept
     later = jnp.concatenate([keep[1:], jnp.zeros_like(keep[:1])])
     d_added = linear_recurrence(later[::-1], gradient[::-1], jnp.zeros_like(gradient[0]))[::-1]
-    return jnp.where(keep == 0, jnp.zeros_like(keep), d_added * previous), d_added, _kept(keep[0], d_added[0])
+    return jnp.where(keep == 0, jnp.zeros_like(keep), d_added * previous), d_added, _keep(keep[0], d_added[0])
 
 
 linear_recurrence.defvjp(_forward, _backward)
 
 
-def _kept(keep: jax.Array, h: jax.Array) -> jax.Array:
+def _keep(keep: jax.Array, h: jax.Array) -> jax.Array:
     """Return `keep * h`, and 0 where `keep` is 0. The product of 0 and NaN would be NaN."""
     return jnp.where(keep == 0, jnp.zeros_like(h), keep * h)
 
@@ -54,7 +54,7 @@ def step_by_step(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Ar
     """Compute one step after the other, since an iteration costs little on a CPU."""
 
     def step(h, x):
-        h = _kept(x[0], h) + x[1]
+        h = _keep(x[0], h) + x[1]
         return h, h
 
     return jax.lax.scan(step, before, (keep, added))[1]
@@ -68,19 +68,19 @@ def in_blocks(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array
     """
     length = len(keep)
     if length <= BLOCK:
-        return jnp.stack(_unrolled(keep, added, before))
+        return jnp.stack(_unroll(keep, added, before))
     fill = [(0, -length % BLOCK)] + [(0, 0)] * (keep.ndim - 1)
     keep, added = (jnp.pad(x, fill).reshape(-1, BLOCK, *x.shape[1:]).swapaxes(0, 1) for x in (keep, added))
-    last = _unrolled(keep, added, jnp.zeros_like(added[0]))[-1]
-    factors = _unrolled(keep, jnp.zeros_like(added), jnp.ones_like(added[0]))[-1]  # of the h before each block
+    last = _unroll(keep, added, jnp.zeros_like(added[0]))[-1]
+    factors = _unroll(keep, jnp.zeros_like(added), jnp.ones_like(added[0]))[-1]  # of the h before each block
     starts = in_blocks(factors[:-1], last[:-1], before)
-    outputs = _unrolled(keep, added, jnp.concatenate([before[None], starts]))
+    outputs = _unroll(keep, added, jnp.concatenate([before[None], starts]))
     return jnp.stack(outputs, axis=1).reshape(-1, *before.shape)[:length]
 
 
-def _unrolled(keep: jax.Array, added: jax.Array, h: jax.Array) -> list[jax.Array]:
+def _unroll(keep: jax.Array, added: jax.Array, h: jax.Array) -> list[jax.Array]:
     outputs = []
     for one, other in zip(keep, added, strict=True):
-        h = _kept(one, h) + other
+        h = _keep(one, h) + other
         outputs.append(h)
     return outputs

@@ -24,7 +24,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem, warn
 from purerl.core.plan import Plan
 from purerl.runs.devices.processes import by_first, is_first
-from purerl.runs.identity import begin_anew, changes_of_numbers, differences
+from purerl.runs.identity import changes_of_numbers, differences, restart_hint
 from purerl.runs.storage.arrays import leaf_differences
 from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, prepare, saved_updates
 from purerl.runs.storage.curves import FILE
@@ -185,7 +185,7 @@ class Directory:
         leaves = {path: described for path, (described, _) in saved.record["leaves"].items() if path.startswith("['state']")}
         shapes = leaf_differences(leaves, wanted)
         if found := differences(saved.record, self.identity, self._cls) or shapes:
-            raise CheckpointMismatch(self.path, found, begin_anew(self.path, [*found, *shapes]))
+            raise CheckpointMismatch(self.path, found, restart_hint(self.path, [*found, *shapes]))
         if saved.updates > plan.num_updates:
             text = f"the run is already at update {saved.updates}, beyond the requested {plan.num_updates} updates"
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; use a larger value, or another directory"])

@@ -16,9 +16,9 @@ from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
-from purerl.runs.analysis.statistics import spread_in_words
+from purerl.runs.analysis.statistics import format_spread
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.devices.processes import agreed, by_first, is_first, process_count
+from purerl.runs.devices.processes import agree, by_first, is_first, process_count
 from purerl.runs.directory import Directory, run_directory
 from purerl.runs.evaluations import is_current
 from purerl.runs.identity import identity
@@ -63,15 +63,15 @@ class FitResult(NamedTuple):
 
     def __repr__(self) -> str:
         """Describe the run, its steps and returns, in a few lines."""
-        lines = [repr(self.run), self.progress.steps_in_words]
+        lines = [repr(self.run), self.progress.steps_text]
         if self.metrics:
-            lines += [f"return over the last tenth: {spread_in_words(over_the_last(self.metrics, 'episode_return', LAST))}"]
+            lines += [f"return over the last tenth: {format_spread(over_the_last(self.metrics, 'episode_return', LAST))}"]
         if len(self.evaluations["update"]):
             share = self.evaluations["finished"][-1].mean()
             cut = "" if share == 1 else f" ({share:.0%} of episodes finished)"
             at, done = self.evaluations["update"][-1], self.progress.updates
             old = "" if is_current(self.evaluations["update"], done) else f" (after {at:,} of {done:,} updates)"
-            lines += [f"return of the last evaluation: {spread_in_words(self.evaluations['episode_return'][-1])}{cut}{old}"]
+            lines += [f"return of the last evaluation: {format_spread(self.evaluations['episode_return'][-1])}{cut}{old}"]
         stopped = self.stopped_by and not self.progress.is_finished
         lines += [f"stopped by {getattr(self.stopped_by, 'name', self.stopped_by)}"] if stopped else []
         return "\n".join(lines)
@@ -207,7 +207,7 @@ def fit(
     options.on_save_error = on_save_error if process_count() == 1 else "raise"  # with `warn`, other processes would wait for ever
     path = None if directory is None else run_directory(directory)
     if devices_per_run is None:
-        (options.devices_per_run,), _ = agreed(by_first(lambda: saved_layout(path)) or 0)
+        (options.devices_per_run,), _ = agree(by_first(lambda: saved_layout(path)) or 0)
     trainer = Trainer(cfg, options.seed, options.num_seeds, options.exact, objects, options.devices_per_run)
     updates = trainer.here.plan.num_updates
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:

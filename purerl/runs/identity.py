@@ -10,7 +10,7 @@ from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
 from purerl.pure import Train
-from purerl.runs.run_batch import pairs_of, settled
+from purerl.runs.run_batch import pairs_of, settle
 from purerl.runs.storage.object_values import numbers_of, other_numbers
 from purerl.runs.storage.objects import describe_objects, object_differences, versions
 
@@ -36,7 +36,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         "share": 1,
         "devices_per_run": 1,
         **more,
-        "objects": describe_objects(train.given | own_class(type(cfg)), train.env),
+        "objects": describe_objects(train.given | custom_class(type(cfg)), train.env),
         "numbers": numbers_of(train.given, train.env),
         "action_unit": train.action_unit,
         "x64": bool(jax.config.values["jax_enable_x64"]),
@@ -44,7 +44,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
     }
 
 
-def own_class(cls: type[Config]) -> dict[str, type[Config]]:
+def custom_class(cls: type[Config]) -> dict[str, type[Config]]:
     """Return `{"config_class": cls}` for a user-defined config class; otherwise {}."""
     return {} if cls in ALGORITHMS.values() else {"config_class": cls}
 
@@ -56,7 +56,7 @@ def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPoli
     if saved["algorithm"] == current["algorithm"] and not object_differences(
         saved["objects"], current["objects"], ("config_class",)
     ):
-        texts = [settled(config_of(record, cls)).to_json() for record in (saved, current)]
+        texts = [settle(config_of(record, cls)).to_json() for record in (saved, current)]
         then, now = map(json.loads, texts)
         before, after = (json.loads(text, parse_float=np.float32) for text in texts)  # integers are compared exactly
         changed = [name for name in now if name != "total_timesteps" and before[name] != after[name]]
@@ -73,7 +73,7 @@ def unit_differences(record: dict[str, Any], current: str) -> list[str]:
     return [f"action_unit: {saved!r} in the checkpoint, {current!r} here: {hint}"]
 
 
-def begin_anew(path: Any, differences: list[str]) -> str:
+def restart_hint(path: Any, differences: list[str]) -> str:
     """Return a hint to use another directory, and `init_from` if the new run can start from the parameters in `path`."""
     fit = not any(text.startswith((*WARM, "action_unit")) and ".discounted" not in text for text in differences)
     with_these = "" if not fit else f"; to start from these parameters, use init_from={str(path)!r} (--init-from)"

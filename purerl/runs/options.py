@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from purerl.config.other_names import renamed
+from purerl.config.aliases import rename_hint
 from purerl.config.rules import Rule, one_of
 from purerl.core.errors import Problem, is_flag, is_int, is_number, nearest
 from purerl.runs.stopping import at_return
@@ -99,4 +99,4 @@ def _unknown(options: dict[str, Any], name: str, value: Any) -> Problem:
     """Return the problem with an argument that `fit` does not have."""
     if name in options["cfg"].field_docs:
         return Problem(name, value, f"fit has no such argument; set the field of the config: cfg.replace({name}=...)")
-    return Problem(name, value, f"fit has no such argument; {renamed(name) or nearest(name, [*options, *OBJECTS])}")
+    return Problem(name, value, f"fit has no such argument; {rename_hint(name) or nearest(name, [*options, *OBJECTS])}")

@@ -16,16 +16,16 @@ from purerl.config.fields import Config
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem, raise_if_any, warn
 from purerl.core.keys import clock_at
 from purerl.core.metrics import LAST, over_the_last
-from purerl.core.reductions import gathered, on_axis
+from purerl.core.reductions import gather, on_axis
 from purerl.core.types import TrainState
 from purerl.envs.external.host import host_errors
 from purerl.pure import Train
-from purerl.runs.analysis.statistics import spread_in_words
+from purerl.runs.analysis.statistics import format_spread
 from purerl.runs.devices.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices.over_devices import use_cores
 from purerl.runs.devices.processes import on_host
 from purerl.runs.directory import Directory, absolute, run_directory
-from purerl.runs.identity import config_of, differences, identity, own_class, unit_differences
+from purerl.runs.identity import config_of, custom_class, differences, identity, unit_differences
 from purerl.runs.options import OBJECTS, SEED, wrong_values
 from purerl.runs.run_batch import Batch, state_at
 from purerl.runs.storage import arrays, checkpoint, curves
@@ -75,7 +75,7 @@ class Run:
             if metrics and np.atleast_2d(metrics["steps"].total)[0].sum() == min(self.finished) * per_update:
                 every = over_the_last(metrics, "episode_return", LAST)
                 returns = every if self.place is None else every[[self.place]]
-                lines.append(f"return over the last tenth: {spread_in_words(returns)}")
+                lines.append(f"return over the last tenth: {format_spread(returns)}")
         return "\n".join(lines)
 
     @property
@@ -153,7 +153,7 @@ class Run:
         """
         raise_if_any(wrong_values({"seed": seed}, {("seed",): SEED}))
         options = (num_episodes, deterministic, max_steps, env_params, False, env)
-        of_run = lambda train, state, key: on_axis(gathered, train.axis)(train.evaluate(state, key, *options))
+        of_run = lambda train, state, key: on_axis(gather, train.axis)(train.evaluate(state, key, *options))
         evaluate = self.batch.over(of_run, (Train.seed_axes, 0), 0)
         places = range(len(self.labels)) if self.place is None else [self.place]
         keys = [jax.random.fold_in(jax.random.key(seed), place) for place in places]
@@ -210,7 +210,7 @@ def load(
     record = saved.record
     if config_class is not None and not (isinstance(config_class, type) and issubclass(config_class, OnPolicyConfig)):
         raise ConfigError([Problem("config_class", config_class, "must be a config class made with purerl.configclass")])
-    own = {} if config_class is None else own_class(config_class)
+    own = {} if config_class is None else custom_class(config_class)
     missing = {name: x for name, x in record["objects"].items() if name not in given | own}
     if missing:
         raise CheckpointMismatch(directory, object_differences(missing, {}))

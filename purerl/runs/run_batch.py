@@ -93,7 +93,7 @@ class Batch:
             hint = f"leaves some of the {there} devices of {process_count()} processes idle; "
             hint += f"{there // runs_at_once} would use all" if there % runs_at_once == 0 else "change num_seeds"
             raise ConfigError([Problem("devices_per_run", devices_per_run, hint)])
-        cfg = settled(cfg)
+        cfg = settle(cfg)
         of_config = lambda i: jax.tree.map(lambda x: np.asarray(x)[i] if np.ndim(x) else x, cfg)
         self.num_seeds, self.seed = num_seeds, seed
         self.objects, self.train, self.devices_per_run = objects, make_train(of_config(0), **objects), devices_per_run
@@ -104,8 +104,8 @@ class Batch:
         own = (objects.get("env"), objects.get("env_params"))
         if several and (found := swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own)):
             raise ConfigError(found)
-        self.cfg = cfg.resolved(self.train.env)
-        self.configs = tuple(of_config(i).resolved(self.train.env) for i in range(sizes.pop() if several else 1))
+        self.cfg = cfg.resolve(self.train.env)
+        self.configs = tuple(of_config(i).resolve(self.train.env) for i in range(sizes.pop() if several else 1))
         if several:
             warn_of_batch(self.configs, self.train.env, self.train.given)
         self.cfgs = {path: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) for path, x in swept(self.cfg).items()}
@@ -199,7 +199,7 @@ class Batch:
         raise ConfigError([Problem(", ".join(asked) or "run", next(iter(asked.values()), None), hint)])
 
 
-def settled(cfg: OnPolicyConfig) -> Any:
+def settle(cfg: OnPolicyConfig) -> Any:
     """Return a batch of configs with a single number for each environment parameter that is equal in all configs.
 
     `jax.vmap` turns all fields into arrays. A time limit in an array would be unknown when the program is compiled.
@@ -226,7 +226,7 @@ def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
 
 
 def _is_vmapped(cfg: OnPolicyConfig) -> bool:
-    return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # `settled` turns some `env_params` into numbers
+    return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # `settle` turns some `env_params` into numbers
 
 
 def _name(path: tuple) -> str:

@@ -21,7 +21,7 @@ from purerl.core.types import TrainState
 from purerl.envs.external.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
 from purerl.runs.devices.data_parallel import check_replicas
-from purerl.runs.devices.processes import agreed, by_first, is_first, on_host, placed
+from purerl.runs.devices.processes import agree, by_first, is_first, on_host, place
 from purerl.runs.directory import Directory, absolute
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.identity import schedules_over_training
@@ -132,8 +132,8 @@ class Session:
             count = f"{before['episodes']} in the checkpoint, {now['episodes']} here"
             warn(f"eval_episodes: {count}; comparisons and the choice of the best state mix both kinds of scores")
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
-        state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
-        self.state = self.trainer.restored(state, fresh, saved)
+        state = jax.tree.map(lambda x, like: place(x, like.sharding), state, fresh)
+        self.state = self.trainer.restore(state, fresh, saved)
 
     def train(self) -> None:
         """Train until the last update, or until an early end; then save, and wait until everything is saved."""
@@ -146,14 +146,14 @@ class Session:
     def _train(self) -> None:
         for write in (self.curves.flush, self.evaluations.flush):  # rewrites files that a kill has damaged
             self._try(by_first, write)
-        (over,), _ = agreed(self._stopping.was_stopped and self._is_over())
+        (over,), _ = agree(self._stopping.was_stopped and self._is_over())
         self.stopped_by = STOPPED if over else None
         done = self.updates == self.plan.num_updates or over
         if done and self.score is not None and not len(self.evaluations):
             warn("the run is finished, so eval_every has no effect; evaluate the result with purerl.load(...).evaluate")
         if not done:
             self.trainer.compile(self.state)
-            (evaluations,), _ = agreed(len(self.evaluations))  # only the first process has those of earlier calls
+            (evaluations,), _ = agree(len(self.evaluations))  # only the first process has those of earlier calls
             if self.score is not None and not evaluations:
                 self._evaluate(self.score)
             with Stop() as stop:
@@ -174,7 +174,7 @@ class Session:
             self.seconds = self._start[1] + time.perf_counter() - start
             watch(rows, self.updates, self.updates == last, raises)
             if raises and not self.finite.all():
-                raise _diverged(self.state, rows, self.finite, self.updates, self.trainer.labels)
+                raise _divergence_error(self.state, rows, self.finite, self.updates, self.trainer.labels)
             if is_first():
                 self.curves.append(rows)
                 self._stopping.append(rows)
@@ -184,7 +184,7 @@ class Session:
                 self._evaluate(self.score)
             self.report(self._progress(metrics=rows))
             due = time.monotonic() - saved_at >= options.save_seconds
-            (length, due, _), (_, _, reason) = agreed(length, due, self._reason(stop))
+            (length, due, _), (_, _, reason) = agree(length, due, self._reason(stop))
             self.stopped_by = REASONS.get(reason) or (signal.Signals(reason) if reason else None)
             done = self.updates == last or self.stopped_by is not None
             due = due or any(every and self.updates % every == 0 for every in (options.save_every, options.keep_every))
@@ -288,7 +288,9 @@ def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:
     return {**how, "max_steps": options.eval_max_steps, "env_params": params}  # the last two can change the task
 
 
-def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:
+def _divergence_error(
+    state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]
+) -> Exception:
     """Return the error that names the update, the run and an array that is not finite."""
     run = int(np.argmin(finite))
     learned = on_host({name: getattr(state, name) for name in LEARNT})

@@ -14,12 +14,12 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
 from purerl.core.errors import ConfigError, Problem, warn
 from purerl.core.finite import is_finite
-from purerl.core.keys import clock_at, named_key
+from purerl.core.keys import clock_at, fold_in_name
 from purerl.core.metrics import mean_where
 from purerl.core.plan import needed_bytes
 from purerl.core.reductions import on_axis, pall
 from purerl.core.types import TrainState
-from purerl.envs.external.host import Ticket, restore, snapshot
+from purerl.envs.external.host import Handle, restore, snapshot
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.pure import Train
 from purerl.runs.analysis.rendering import render
@@ -76,7 +76,7 @@ class Trainer(Batch):
         Args:
             cfg: a batch with the same number of configs, which differs from the current batch only in swept fields.
         """
-        cfg, other = cfg.resolved(self.train.env), copy.copy(self)
+        cfg, other = cfg.resolve(self.train.env), copy.copy(self)
         other.cfgs = {path: np.repeat(x, self.num_seeds).astype(self.cfgs[path].dtype) for path, x in swept(cfg).items()}
         return other
 
@@ -85,10 +85,10 @@ class Trainer(Batch):
 
         The state of external environments is not part of the training state. Without such environments, the dict is empty.
         """
-        texts = (json.dumps(snapshot(ticket)).encode() for ticket in _tickets(state)) if self.on_host else ()
+        texts = (json.dumps(snapshot(handle)).encode() for handle in _handles(state)) if self.on_host else ()
         return {str(i): np.frombuffer(text, np.uint8) for i, text in enumerate(texts)}
 
-    def restored(self, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
+    def restore(self, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
         """Return a checkpoint's state with its external environments restored; if that is impossible, warn and restart them.
 
         Args:
@@ -102,8 +102,8 @@ class Trainer(Batch):
         if missing := sorted({x["missing"] for x in snapshots if "missing" in x}):
             warn(f"the resumed run is not bit-identical: environments restart, since {'; '.join(missing)}")
             return state.replace(actor=self.init(saved.updates).actor)
-        for ticket, kept in zip(_tickets(fresh), snapshots, strict=True):
-            restore(ticket, kept)
+        for handle, kept in zip(_handles(fresh), snapshots, strict=True):
+            restore(handle, kept)
         return state.replace(actor=state.actor.replace(env_state=fresh.actor.env_state))
 
     def restart(self, state: TrainState) -> TrainState:
@@ -113,7 +113,7 @@ class Trainer(Batch):
 
     def _keys(self, updates: int = 0) -> jax.Array:
         keys = [jax.random.key(seed) for _, seed in self.pairs]
-        keys = [named_key(key, "again", clock_at(updates)) for key in keys] if updates else keys
+        keys = [fold_in_name(key, "again", clock_at(updates)) for key in keys] if updates else keys
         return jnp.stack(keys) if self.batched else keys[0]
 
     def row(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Trainer(Batch):
         """
 
         def evaluate(train, state):
-            key = named_key(state.key, "evaluation", state.clock)
+            key = fold_in_name(state.key, "evaluation", state.clock)
             average = _mean_of_finite if train.cfg.nonfinite == "reset" else reductions.mean
             episodes, mean = train.evaluate(state, key, num_episodes, **options), on_axis(average, train.axis)
             columns = {"episode_return": episodes.returns, "episode_length": episodes.lengths, "finished": episodes.finished}
@@ -190,7 +190,7 @@ def _mean_of_finite(x: jax.Array) -> jax.Array:
     return mean.total / mean.count
 
 
-def _tickets(state: TrainState) -> list[Ticket]:
+def _handles(state: TrainState) -> list[Handle]:
     """Return the environment handle of each run."""
-    ticket = jax.device_get(state.actor.env_state)
-    return [Ticket(*row) for row in zip(np.atleast_2d(ticket.number), np.atleast_2d(ticket.steps), strict=True)]
+    handle = jax.device_get(state.actor.env_state)
+    return [Handle(*row) for row in zip(np.atleast_2d(handle.number), np.atleast_2d(handle.steps), strict=True)]

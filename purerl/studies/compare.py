@@ -17,7 +17,7 @@ from purerl.core.errors import CheckpointError, ConfigError, Problem, is_number,
 from purerl.runs.options import wrong_values
 from purerl.runs.storage.files import read_errors
 from purerl.studies.comparison import Comparison
-from purerl.studies.reading import Scored, runs_to_compare, scored
+from purerl.studies.reading import RunScores, read_scores, runs_to_compare
 from purerl.studies.tasks import Task, names_of
 
 RULES = {("score",): one_of("final", "auc"), ("episodes",): one_of("training", "evaluation")}
@@ -65,7 +65,7 @@ def compare(
     found = []
     for name, folders in lists.items():
         for directory in itertools.chain(*map(runs_to_compare, folders)):
-            for one in scored(directory, score, episodes):
+            for one in read_scores(directory, score, episodes):
                 found.append((f"{name}: {one.label}" if one.label else name, one, directory))
     if not found:
         raise CheckpointError("every run of every entry diverged, so there is no score to compare")
@@ -85,7 +85,7 @@ def compare(
     return dataclasses.replace(comparison, protocol=_protocol(comparison, score, episodes))
 
 
-def _warn_of_other_numbers(scored: list[tuple[str, Scored]]) -> None:
+def _warn_of_other_numbers(scored: list[tuple[str, RunScores]]) -> None:
     """Warn if environments of one task, or other custom objects of one entry and task, have other numbers."""
     found: dict[tuple[Task, str, str], set[str]] = {}
     for entry, one in scored:
@@ -98,7 +98,7 @@ def _warn_of_other_numbers(scored: list[tuple[str, Scored]]) -> None:
             warn(f"{which} differ in {path}: {', '.join(sorted(numbers))}; {doubt}")
 
 
-def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored, directory: pathlib.Path) -> None:
+def _add(read: dict[str, dict[str, RunScores]], entry: str, task: str, one: RunScores, directory: pathlib.Path) -> None:
     """Add scores to an entry; if the entry already has the task, append the new seeds to it."""
     of_tasks = read.setdefault(entry, {})
     if np.isnan(one.scores).any():

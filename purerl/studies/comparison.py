@@ -16,7 +16,7 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.runs.analysis import statistics
 from purerl.runs.analysis.plots import as_label
 from purerl.runs.storage.files import atomic_write, write_errors
-from purerl.studies.reading import Scored
+from purerl.studies.reading import RunScores
 
 POINTS = 40  # number of points of a sample-efficiency curve
 ENTRIES_IN_PAIRS = 6  # with more entries, only the first is compared with each of the others
@@ -37,7 +37,7 @@ class Comparison:
         0.5
     """
 
-    entries: dict[str, dict[str, Scored]]
+    entries: dict[str, dict[str, RunScores]]
     reference: dict[str, tuple[float, float]] | None
     protocol: str
 
@@ -86,7 +86,7 @@ class Comparison:
         """Return the raw scores of an entry on a task, `[seeds]`."""
         return self.entries[entry][task].scores
 
-    def normalized(self, entry: str) -> list[np.ndarray]:
+    def normalized_scores(self, entry: str) -> list[np.ndarray]:
         """Return the normalised scores of an entry on each task, `[seeds]`; without a reference, the raw scores."""
         return [self._normal(task, self.scores(entry, task)) for task in self.tasks]
 
@@ -102,7 +102,7 @@ class Comparison:
         """
         if not self.can_pool:
             raise ConfigError([Problem("reference", None, "is required to aggregate scores of several tasks")])
-        return _with_interval(self.normalized(entry))
+        return _with_interval(self.normalized_scores(entry))
 
     def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
         """Return the interquartile mean of raw scores over one task's seeds, with both ends of its 95 % bootstrap interval."""
@@ -115,7 +115,7 @@ class Comparison:
 
     def profile(self, entry: str, thresholds: np.ndarray) -> np.ndarray:
         """Return the share of runs with a normalised score above each threshold, averaged over tasks, `[thresholds]`."""
-        return statistics.profile(self.normalized(entry), thresholds)
+        return statistics.profile(self.normalized_scores(entry), thresholds)
 
     def efficiency(self, entry: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return shares of training, the interquartile mean at each share, and both ends of its 95 % interval, each `[points]`.
@@ -135,7 +135,7 @@ class Comparison:
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Return the table of interquartile means: its columns, and one row per entry."""
-        words = lambda numbers: statistics.with_interval(numbers, statistics.number_in_words)
+        words = lambda numbers: statistics.with_interval(numbers, statistics.format_number)
         pooled = len(self.tasks) > 1 and self.can_pool
         columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
         rows = []
@@ -228,7 +228,7 @@ class Comparison:
         axes.grid(alpha=0.3)
 
     def _draw_profiles(self, axes: Any) -> None:
-        every = np.concatenate([x for name in self.entries for x in self.normalized(name)])
+        every = np.concatenate([x for name in self.entries for x in self.normalized_scores(name)])
         thresholds = np.linspace(every.min(), every.max(), 200)
         for name in self.entries:
             axes.plot(thresholds, self.profile(name, thresholds), drawstyle="steps-post")
@@ -270,9 +270,9 @@ class Comparison:
 
 def _with_interval(scores: list[np.ndarray]) -> tuple[float, float, float]:
     low, high = statistics.stratified_interval(scores)
-    return float(statistics.pooled(scores)), float(low), float(high)
+    return float(statistics.pool(scores)), float(low), float(high)
 
 
-def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
+def _at(one: RunScores, shares: np.ndarray) -> np.ndarray:
     """Return the learning curve of each seed, interpolated at shares of training, `[seeds, points]`."""
-    return statistics.interpolated(one.curve, one.steps, shares * one.steps[-1])
+    return statistics.interpolate(one.curve, one.steps, shares * one.steps[-1])

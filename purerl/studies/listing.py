@@ -19,7 +19,7 @@ from purerl.studies.reading import runs_below
 from purerl.studies.tasks import task_of
 
 
-class Listed(NamedTuple):
+class RunOverview(NamedTuple):
     """Overview of a run's directory.
 
     Attributes:
@@ -46,24 +46,24 @@ class Listed(NamedTuple):
     size: int
 
 
-def listed(folder: str | os.PathLike) -> list[Listed]:
+def list_overviews(folder: str | os.PathLike) -> list[RunOverview]:
     """Return an overview of each run in a folder and its subfolders.
 
     Raises:
         CheckpointError: the folder does not exist.
     """
-    return [_listed(directory) for directory in runs_below(folder)]
+    return [_overview(directory) for directory in runs_below(folder)]
 
 
 @read_errors()
-def _listed(directory: pathlib.Path) -> Listed:
+def _overview(directory: pathlib.Path) -> RunOverview:
     files = (os.path.join(place, name) for place, _, names in os.walk(directory) for name in names)
     size = sum(os.path.getsize(file) for file in files if os.path.exists(file))
     running = _is_running(directory)
     try:
         record = newest_record(directory)
     except CheckpointError as error:
-        return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
+        return RunOverview(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
     header = curves.read_header(directory / curves.FILE)
     runs = len(header.runs) if header is not None else num_runs(record)
     values = record["config"]
@@ -71,7 +71,7 @@ def _listed(directory: pathlib.Path) -> Listed:
     ended = f"stopped: {record['stopped_by']}" if record.get("stopped_by") else "stopped"
     state = "finished" if steps >= total else "running" if running else ended
     best = _best(directory, record.get("finite") or [True] * runs, record["updates"])
-    return Listed(directory, record["algorithm"], task_of(record).name, runs, steps, total, best, state, size)
+    return RunOverview(directory, record["algorithm"], task_of(record).name, runs, steps, total, best, state, size)
 
 
 def _best(directory: pathlib.Path, finite: list[bool], updates: int) -> float:

@@ -38,7 +38,7 @@ class Program(NamedTuple):
 
 def name_of(number: int, static: dict[str, Any]) -> str:
     """Return the name of a program's directory: its number, and its static values."""
-    words = ",".join(f"{path}={space.value_in_words(x)}" for path, x in static.items())
+    words = ",".join(f"{path}={space.format_value(x)}" for path, x in static.items())
     return re.sub(r"[^\w.=,+-]+", "_", f"{number}-{words}" if words else str(number))[:80]
 
 
@@ -85,7 +85,7 @@ def lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None
             planning.callback(Lock(folder).release)
 
 
-def saved_at_once(home: pathlib.Path, wanted: dict[str, Any], numbers: dict[str, str]) -> int | None:
+def read_at_once(home: pathlib.Path, wanted: dict[str, Any], numbers: dict[str, str]) -> int | None:
     """Return `at_once` of the sweep that was begun in a directory; None if no sweep was begun there.
 
     Warn if values in the custom objects differ from `numbers`.

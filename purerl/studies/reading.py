@@ -12,7 +12,7 @@ import numpy as np
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, is_int, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
-from purerl.runs.analysis.statistics import interpolated, interval, iqm, number_in_words, with_interval
+from purerl.runs.analysis.statistics import format_number, interpolate, interval, iqm, with_interval
 from purerl.runs.directory import PLAN
 from purerl.runs.evaluations import is_current
 from purerl.runs.fit import FitResult
@@ -27,7 +27,7 @@ RECORDING = ("total_timesteps", "metrics_every", "info", "episode_info")  # fiel
 WINNER = "winner"  # the file in which a study names the folder of its winner's runs
 
 
-class Scored(NamedTuple):
+class RunScores(NamedTuple):
     """The scores of one config's seeds on one task.
 
     Attributes:
@@ -146,8 +146,8 @@ def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, 
 
 
 @read_errors()
-def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
-    """Return the scores of the runs in a directory, one `Scored` per config. Diverged runs are left out, with a warning.
+def read_scores(directory: pathlib.Path, score: str, episodes: str) -> list[RunScores]:
+    """Return the scores of the runs in a directory, one `RunScores` per config. Diverged runs are left out, with a warning.
 
     Args:
         directory: directory of the runs.
@@ -194,7 +194,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             total = wanted if schedules_over_training(record["config"], objects) else None
             settings = json.dumps([algorithm, config, objects, is_warm, total], sort_keys=True)
             rows = (scores[places], steps, values[places])
-            found.append(Scored(label, algorithm, task, seeds, *rows, settings, evaluated, numbers, is_warm))
+            found.append(RunScores(label, algorithm, task, seeds, *rows, settings, evaluated, numbers, is_warm))
     return found
 
 
@@ -204,7 +204,7 @@ def _mean_of_curve(values: np.ndarray, steps: np.ndarray, is_evaluated: bool) ->
     A value of training is the mean since the point before. Between evaluations, the curve is linear. Points without a value are
     interpolated. Without them, good agents would lose: their late episodes are long, and few end.
     """
-    known = interpolated(values, steps, steps)
+    known = interpolate(values, steps, steps)
     if not is_evaluated:
         return np.average(known, axis=1, weights=np.diff(steps, prepend=0))
     return np.trapezoid(known, steps) / (steps[-1] - steps[0]) if len(steps) > 1 else known[:, 0]
@@ -251,7 +251,7 @@ class Summary(NamedTuple):
     @property
     def score(self) -> str:
         """Return the interquartile mean and its interval as text."""
-        return with_interval((self.iqm, self.low, self.high), number_in_words)
+        return with_interval((self.iqm, self.low, self.high), format_number)
 
 
 def summary_of(label: str, scores: np.ndarray) -> Summary:

@@ -15,7 +15,7 @@ from purerl.core.keys import clock_at
 from purerl.core.metrics import over_the_last
 from purerl.core.types import TrainState
 from purerl.pure import Train
-from purerl.runs.devices.processes import placed
+from purerl.runs.devices.processes import place
 from purerl.runs.storage.arrays import to_arrays, to_tree
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.studies import space
@@ -167,4 +167,4 @@ def _join(states: list[Arrays], fresh: TrainState, template: TrainState, updates
     """Concatenate the states of trials after `updates` updates, and place them on the devices of the state `fresh`."""
     arrays = {path: np.concatenate([state[path] for state in states]) for path in states[0]}
     joined = to_tree(arrays, template.replace(clock=None)).replace(clock=clock_at(updates))
-    return jax.tree.map(lambda x, like: placed(x, like.sharding), joined, fresh)
+    return jax.tree.map(lambda x, like: place(x, like.sharding), joined, fresh)

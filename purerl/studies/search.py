@@ -64,15 +64,15 @@ class Search:
         if count <= 0:
             return None
         if points <= self.trials or (is_static and points <= MOST_LISTED):
-            tried = {space.in_words(point, space.EXACT) for point in known}
-            untried = [x for x in space.all_points(self.values) if space.in_words(x, space.EXACT) not in tried]
+            tried = {space.format_point(point, space.EXACT) for point in known}
+            untried = [x for x in space.all_points(self.values) if space.format_point(x, space.EXACT) not in tried]
             if points > self.trials:  # the first combinations in order would be a biased sample
                 np.random.default_rng([self.options["seed"], len(known)]).shuffle(untried)
             found = [x for x in untried if self._static(x) == self._static(untried[0])][:count]
-            drawn = list(map(self._drawn_of, found))
+            drawn = list(map(self._to_optuna, found))
         else:
             drawn = self._ask(steps, known, count)
-            found = list(map(self._point_of, drawn))
+            found = list(map(self._from_optuna, drawn))
         if not found:
             return None
         numbers = tuple(range(len(known), len(known) + len(found)))
@@ -83,7 +83,7 @@ class Search:
         static, fixed = {path: x for path, x in self.values.items() if space.is_static(self.cfg, path)}, {}
         if space.num_points(self.cfg, static) <= -(-self.trials // self.options["at_once"]):
             tried = [self._static(point) for point in known]
-            fixed = next((self._drawn_of(x) for x in space.all_points(static) if self._static(x) not in tried), {})
+            fixed = next((self._to_optuna(x) for x in space.all_points(static) if self._static(x) not in tried), {})
         states, samplers, drawn = self._optuna.trial.TrialState, self._optuna.samplers, []
         seed, startup = self.options["seed"] + 1 + len(steps), max(self.options["at_once"], FIRST_DRAWS)
         tpe = {"multivariate": True, "constant_liar": True, "n_startup_trials": startup}
@@ -93,7 +93,7 @@ class Search:
         # TPE treats running trials as bad, and does not count them as startup trials. But waiting trials are among the better
         # trials of their rung, so TPE receives them as pruned trials with their current scores.
         study, places = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING), list(range(len(known)))
-        tried = {space.in_words(point, space.EXACT) for point in known}
+        tried = {space.format_point(point, space.EXACT) for point in known}
         for _ in range(count):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PartialFixedSampler warns that it is experimental
@@ -116,12 +116,12 @@ class Search:
         trial, words = None, ""
         for _ in range(len(tried) + MOST_ASKED):
             trial = study.ask(self._distributions)
-            words = space.in_words(self._point_of(trial.params), space.EXACT)
+            words = space.format_point(self._from_optuna(trial.params), space.EXACT)
             if words not in tried:
                 break
         return trial, words
 
-    def pruned(self, steps: Sequence[Step], step: Step) -> set[int]:
+    def prune(self, steps: Sequence[Step], step: Step) -> set[int]:
         """Return the numbers of the trials that the pruner stops, out of a batch that has just been trained."""
         study = self._study([*steps, step._replace(kept=step.trials)], self._optuna.trial.TrialState.RUNNING)
         trials = {number: study.get_trials(deepcopy=False)[number] for number in step.trials}
@@ -154,7 +154,7 @@ class Search:
             made = self._optuna.trial.create_trial(
                 state=state,
                 value=trial.score if state == states.COMPLETE else None,
-                params=drawn.get(number) or self._drawn_of(trial.point),  # older versions did not store Optuna's parameters
+                params=drawn.get(number) or self._to_optuna(trial.point),  # older versions did not store Optuna's parameters
                 distributions=self._distributions,
                 intermediate_values=values[number],
                 system_attrs=self._attrs.get(number),
@@ -164,9 +164,9 @@ class Search:
 
     def restore(self, point: Point) -> Point:
         """Convert hyperparameters that were read from JSON back to their original types."""
-        return self._point_of(self._drawn_of(point))
+        return self._from_optuna(self._to_optuna(point))
 
-    def _point_of(self, drawn: Point) -> Point:
+    def _from_optuna(self, drawn: Point) -> Point:
         """Convert Optuna's parameters to config values. Floats from a range are rounded to `Range.digits`."""
         point = dict(drawn)
         for path, x in self.values.items():
@@ -176,7 +176,7 @@ class Search:
                 point[path] = min(max(float(f"{drawn[path]:.{x.digits}g}"), x.low), x.high)
         return point
 
-    def _drawn_of(self, point: Point) -> Point:
+    def _to_optuna(self, point: Point) -> Point:
         """Convert config values to Optuna's parameters."""
         return {path: _word(x) if isinstance(self.values[path], tuple) else x for path, x in point.items()}
 
@@ -185,7 +185,7 @@ class Search:
 
 
 def _word(value: Any) -> str:
-    return space.value_in_words(value, space.EXACT)
+    return space.format_value(value, space.EXACT)
 
 
 def _import_optuna() -> Any:

@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from purerl.config.aliases import rename_hint
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import is_float_leaf, kind_of, parse_json, plain
-from purerl.config.other_names import renamed
 from purerl.config.randomization import randomize_problem
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import field_problems
@@ -66,13 +66,13 @@ Values = Range | tuple  # values to try for a field
 TWICE = "is given twice; give all of its values at once"
 
 
-def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
+def parse(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
     """Parse the texts of a flag, and return the values to try by field.
 
     Forms: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward" and "lr=1e-5:1e-2:log".
 
     Raises:
-        ConfigError: a name is not a field or is given twice, or the ends of a range are not numbers. `checked` checks the values.
+        ConfigError: a name is not a field or is given twice, or the ends of a range are not numbers. `check` checks the values.
     """
     found, values = [], {}
     for text in texts:
@@ -90,7 +90,7 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
     return values
 
 
-def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
+def check(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
     """Check values to try, and return a dict from the path of each field to its range or tuple of values.
 
     Raises:
@@ -164,7 +164,7 @@ def group_points(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]]) -> list[
     groups: dict[Any, tuple[dict[str, Any], list[int]]] = {}
     for place, point in enumerate(points):
         static = {path: x for path, x in point.items() if is_static(cfg, path)}
-        key = in_words(static, EXACT), frozenset(path for path in point if path.startswith("env_params."))
+        key = format_point(static, EXACT), frozenset(path for path in point if path.startswith("env_params."))
         groups.setdefault(key, (static, []))[1].append(place)
     return list(groups.values())
 
@@ -217,12 +217,12 @@ def is_int_field(cfg: OnPolicyConfig, path: str) -> bool:
     return path.partition(".")[0] not in FLOATS and kind_of(_field(cfg, path)) is int
 
 
-def in_words(point: dict[str, Any], digits: int = 6) -> str:
+def format_point(point: dict[str, Any], digits: int = 6) -> str:
     """Return a point as text: "lr = 0.001, num_steps = 64"."""
-    return ", ".join(f"{path} = {value_in_words(value, digits)}" for path, value in point.items())
+    return ", ".join(f"{path} = {format_value(value, digits)}" for path, value in point.items())
 
 
-def value_in_words(value: Any, digits: int = 6) -> str:
+def format_value(value: Any, digits: int = 6) -> str:
     """Return a value as text; `EXACT` digits distinguish any two float32 numbers. The text "8" has quotes, unlike the number."""
     if isinstance(value, float):
         return "auto" if value == AUTO else f"{value:.{digits}g}"
@@ -233,7 +233,7 @@ def value_in_words(value: Any, digits: int = 6) -> str:
 
 def to_json(value: Any) -> Any:
     """Convert a value for JSON; a float that is not finite, such as the number for "auto", becomes a string."""
-    return value_in_words(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return format_value(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
     elif path in inner:
         hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
     else:
-        hint = f"no such field; {renamed(name) or nearest(path, [*names, *inner])}"
+        hint = f"no such field; {rename_hint(name) or nearest(path, [*names, *inner])}"
     raise ConfigError([Problem(name, ..., hint)])
 
 
@@ -297,7 +297,7 @@ def _tuple_of(values: Any) -> tuple:
     is_scalar = hasattr(values, "dtype") and np.ndim(values) == 0
     if isinstance(values, str | bytes | dict) or is_scalar or not hasattr(values, "__iter__"):
         return ()
-    return tuple({value_in_words(x, EXACT): x for x in map(plain, values)}.values())  # without duplicates
+    return tuple({format_value(x, EXACT): x for x in map(plain, values)}.values())  # without duplicates
 
 
 def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> list[Problem]:
@@ -327,7 +327,7 @@ def _range_of(text: str, given: str) -> Range:
 
 
 def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
-    """Parse the text of a field's value. If parsing fails, return the text, which `checked` refuses."""
+    """Parse the text of a field's value. If parsing fails, return the text, which `check` refuses."""
     field, text = _field(cfg, path), text.strip()
     if path.startswith("env_kwargs."):
         return parse_json(text)

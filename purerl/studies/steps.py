@@ -57,7 +57,7 @@ def step_printer(line: LiveLine, rungs: int) -> Callable[[Step], None]:
 
     def watch(step: Step) -> None:
         best[step.rung] = np.fmax.reduce([best[step.rung], *step.values])  # the largest number that is not NaN
-        made = f" ({space.in_words(step.static)})" if step.static else ""
+        made = f" ({space.format_point(step.static)})" if step.static else ""
         span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
         text = f"rung {step.rung + 1} of {rungs}{made}: {span}, {len(step.kept)} kept"
         line.console.print(f"{text}; best score in this rung {best[step.rung]:.1f}; {step.seconds:.1f} s", **PLAIN)

@@ -20,15 +20,15 @@ from purerl.config.rules import Rule, one_of
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.devices.processes import agreed, by_first, process_count
+from purerl.runs.devices.processes import agree, by_first, process_count
 from purerl.runs.directory import PLAN, run_directory
 from purerl.runs.fit import FitResult, check_arguments, fit
-from purerl.runs.logging.console import counted
+from purerl.runs.logging.console import count_of
 from purerl.runs.options import SEED, int_from, optional, wrong_values
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.studies import space
-from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, numbers_in, runs_of, saved_at_once
+from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, numbers_in, read_at_once, runs_of
 from purerl.studies.reading import Summary, final_returns, has_begun, has_current_evaluation, summary_of
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
@@ -73,8 +73,8 @@ class Sweep:
     @property
     def labels(self) -> tuple[str, ...]:
         """Return a description of each config, such as "lr = 0.001, num_steps = 64"."""
-        short = tuple(map(space.in_words, self.points))
-        return short if len(set(short)) == len(short) else tuple(space.in_words(point, space.EXACT) for point in self.points)
+        short = tuple(map(space.format_point, self.points))
+        return short if len(set(short)) == len(short) else tuple(space.format_point(point, space.EXACT) for point in self.points)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -133,13 +133,13 @@ class Sweep:
         home = None if directory is None else run_directory(directory)
         with compile_cache(), contextlib.ExitStack() as planning:
             by_first(lambda: lock_plan(home, planning))
-            programs = self._planned(home, at_once, seed, num_seeds, options)
+            programs = self._plan(home, at_once, seed, num_seeds, options)
         if options.get("resume") == "must" and home is not None and has_begun(home):
             options["resume"] = "auto"  # later programs may have no checkpoint yet
         results, stopped_by = [], None
         for program in programs:
             left = max_hours - (time.perf_counter() - entered) / 3600 if max_hours else 0.0
-            (is_over,), _ = agreed(max_hours > 0 and left <= 0)
+            (is_over,), _ = agree(max_hours > 0 and left <= 0)
             if stopped_by is not None or is_over:
                 stopped_by = stopped_by or "max_hours"
                 break
@@ -154,7 +154,7 @@ class Sweep:
             warn(found.note)
         return found
 
-    def _planned(
+    def _plan(
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
     ) -> tuple[Program, ...]:
         """Return the programs of the sweep that was begun in a directory, or new programs."""
@@ -168,10 +168,10 @@ class Sweep:
         alone = process_count() == 1
         runs = [runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
         numbers = numbers_in(runs)
-        saved = None if home is None else by_first(lambda: saved_at_once(home, plan, numbers))
+        saved = None if home is None else by_first(lambda: read_at_once(home, plan, numbers))
         most = len(self.points)
         fit_at_once = lambda: min((count_fitting(x, most) for x in runs), default=most)
-        (at_once,), _ = agreed(saved or at_once or fit_at_once())
+        (at_once,), _ = agree(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
         if home is not None:
             plan |= {"at_once": at_once, "labels": self.labels, "programs": {x.name: x.places for x in programs}}
@@ -216,7 +216,7 @@ class SweepResult(NamedTuple):
     def __repr__(self) -> str:
         """Describe each config by its label and score, a line each."""
         name = self.results[0].run.env_name if self.results else self.sweep.cfg.env
-        sizes = f"{counted(len(self.sweep.points), 'config')} for {name}, {counted(self.num_seeds, 'seed')} each"
+        sizes = f"{count_of(len(self.sweep.points), 'config')} for {name}, {count_of(self.num_seeds, 'seed')} each"
         lines = [f"{sizes}; returns {self.window}", *map(str, self.summary())]
         lines += [self.note] if self.note else []
         if self.stopped_by:
@@ -314,12 +314,12 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):
             raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, with draws=0")])
-        lists = [space.checked(cfg, {name: (x,) for name, x in point.items()}, "values") for point in values]
+        lists = [space.check(cfg, {name: (x,) for name, x in point.items()}, "values") for point in values]
         points = [point for each in lists for point in space.all_points(each)]
     else:
-        values = space.checked(cfg, values, "values")
+        values = space.check(cfg, values, "values")
         ranges = {name: x for name, x in values.items() if isinstance(x, space.Range) and not draws}
         raise_if_any([Problem(name, str(x), "a range needs draws, such as draws=8") for name, x in ranges.items()])
         points = space.draw_points(cfg, values, int(draws), method, seed) if draws else space.all_points(values)
-    unique = {space.in_words(dict(sorted(point.items())), space.EXACT): point for point in points}
+    unique = {space.format_point(dict(sorted(point.items())), space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))

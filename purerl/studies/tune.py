@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
-from purerl.config.documentation import default_of, shown
+from purerl.config.documentation import as_written, default_of
 from purerl.config.fields import plain
 from purerl.config.rules import Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
@@ -31,7 +31,7 @@ from purerl.runs.devices.processes import process_count
 from purerl.runs.directory import PLAN, STUDY, Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
-from purerl.runs.logging.console import LiveLine, counted
+from purerl.runs.logging.console import LiveLine, count_of
 from purerl.runs.logging.progress import Progress
 from purerl.runs.options import HOURS, OBJECTS, int_from, optional, wrong_values
 from purerl.runs.storage.files import atomic_write
@@ -59,7 +59,7 @@ RULES = {
 MOST_CHECKED = 32  # with more combinations of static values, only the first is checked before training
 
 
-class Tuned(NamedTuple):
+class TuneResult(NamedTuple):
     """The result of tuning, finished or interrupted.
 
     Attributes:
@@ -75,7 +75,7 @@ class Tuned(NamedTuple):
 
     Example:
         >>> cfg = purerl.PPOConfig(lr=3e-4, hidden=(8,))
-        >>> tuned = purerl.Tuned(cfg, {"lr": 3e-4}, None, (), (), {}, env_steps=0, seconds=0.0, stopped_by=None)
+        >>> tuned = purerl.TuneResult(cfg, {"lr": 3e-4}, None, (), (), {}, env_steps=0, seconds=0.0, stopped_by=None)
         >>> print(tuned.toml())
         lr = 0.0003
         hidden = [8]
@@ -122,7 +122,7 @@ def tune(
     pruner: Any = None,
     watch: Callable[[Step], None] | None = None,
     **objects: Any,
-) -> Tuned:
+) -> TuneResult:
     """Search for good hyperparameters, which an Optuna sampler proposes. This needs `pip install '.[tune]'`.
 
     A trial is trained in rungs, each to twice the steps of the previous rung. A trial's score is the mean return over its seeds
@@ -169,7 +169,7 @@ def tune(
     check_type(cfg)
     raise_if_any(_wrong_options(locals()))
     trials, num_seeds, rungs, finalists, final_seeds, seed = map(int, (trials, num_seeds, rungs, finalists, final_seeds, seed))
-    values = space.checked(cfg, values, "values")
+    values = space.check(cfg, values, "values")
     hint = "changes the task, and scores of different tasks cannot be compared; tune each task alone, or use purerl.sweep"
     raise_if_any([Problem(path, x if isinstance(x, tuple) else str(x), hint) for path, x in values.items() if is_of_task(path)])
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
@@ -180,7 +180,7 @@ def tune(
     if len(static) == len(values):  # each combination is one trial, which needs its own compiled program
         at_once = 1
     trials = int(min(trials, space.num_points(cfg, values)))
-    described = _checked_programs(cfg, static, rungs, objects)
+    described = _check_programs(cfg, static, rungs, objects)
     options = {"num_seeds": num_seeds, "rungs": rungs, "at_once": at_once, "seed": seed, **described}
     with contextlib.ExitStack() as locked:
         if home is not None:
@@ -208,14 +208,12 @@ def tune(
             raise _without_score("trials", len(status), counts, home)
         if line.is_live:
             line.console.print(
-                f"training {counted(len(best), 'finalist')}, and the best of them with {counted(final_seeds, 'new seed')}"
+                f"training {count_of(len(best), 'finalist')}, and the best of them with {count_of(final_seeds, 'new seed')}"
             )
         return _finals(study, best, num_seeds, final_seeds, home, deadline, objects)
 
 
-def _checked_programs(
-    cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]
-) -> dict[str, Any]:
+def _check_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> dict[str, Any]:
     """Check each combination of static values, or the first of more than `MOST_CHECKED`; describe the objects and their values.
 
     Raises:
@@ -234,7 +232,9 @@ def _checked_programs(
     return {name: described[name] for name in ("objects", "numbers")}
 
 
-def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any) -> Tuned:
+def _finals(
+    study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any
+) -> TuneResult:
     """Train the finalists on the seeds after those of the search, and the winner on the seeds after those of the finalists."""
 
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
@@ -274,12 +274,12 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     return found
 
 
-def _result(study: Study, stopped_by: Any, spent: list[Progress], **found: Any) -> Tuned:
+def _result(study: Study, stopped_by: Any, spent: list[Progress], **found: Any) -> TuneResult:
     """Return the result of a study. `spent`: progress of the runs after the search."""
     steps = sum(x.env_steps for x in study.steps) + sum(x.steps for x in spent)
     total = {"env_steps": steps, "seconds": sum(x.seconds for x in (*study.steps, *spent)), "stopped_by": stopped_by}
     nothing = {"cfg": None, "point": {}, "summary": None, "finalists": ()}
-    return Tuned(**nothing | found, trials=tuple(study.trials()), importance=study.search.importance(study.steps), **total)
+    return TuneResult(**nothing | found, trials=tuple(study.trials()), importance=study.search.importance(study.steps), **total)
 
 
 def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.Path | None) -> ConfigError:
@@ -307,7 +307,7 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
 def _changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
     """Return the values of a config that differ from the defaults of its class, by field."""
     values = {field: plain(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
-    return {field.name: shown(field, x) for field, x in values.items() if x != default_of(field)}
+    return {field.name: as_written(field, x) for field, x in values.items() if x != default_of(field)}
 
 
 def as_toml(cfg: OnPolicyConfig) -> str:

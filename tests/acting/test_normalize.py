@@ -11,10 +11,10 @@ from purerl.acting.normalize import (
     RewardScale,
     initial_moments,
     merge,
-    restored,
+    restore_with,
     reward_sums,
     standardize_observations,
-    standardized,
+    standardize_with,
 )
 from purerl.core.keys import clock_at
 from purerl.runs.storage.checkpoint import newest_readable
@@ -62,7 +62,7 @@ def test_standardised_observations_match_skrl(vectors):
     inputs, expected = vectors["running_standard_scaler_skrl"]
     last = expected["after_each_batch"][-1]
     moments = Moments(jnp.asarray(last["mean"], jnp.float32), jnp.asarray(last["var"], jnp.float32), clock_at(13))
-    z = standardized(moments, jnp.asarray(inputs["probe"], jnp.float32)[:, None], jnp.float32(inputs["clip_threshold"]))
+    z = standardize_with(moments, jnp.asarray(inputs["probe"], jnp.float32)[:, None], jnp.float32(inputs["clip_threshold"]))
     np.testing.assert_allclose(z[:, 0], expected["forward_probe"], rtol=1e-5, atol=1e-6)
 
 
@@ -71,7 +71,7 @@ def test_standardising_omits_the_hundredth_that_rsl_rl_adds_to_the_deviation(vec
     inputs, expected = vectors["empirical_normalization_rsl_rl"]
     last = expected["after_each_batch"][-1]
     moments = Moments(jnp.asarray(last["mean"], jnp.float32), jnp.asarray(last["var"], jnp.float32), clock_at(12))
-    z = standardized(moments, jnp.asarray(inputs["probe"], jnp.float32)[:, None], jnp.float32(jnp.inf))[:, 0]
+    z = standardize_with(moments, jnp.asarray(inputs["probe"], jnp.float32)[:, None], jnp.float32(jnp.inf))[:, 0]
     deviation = np.sqrt(last["var"])
     np.testing.assert_allclose(np.asarray(z) * (deviation / (deviation + 0.01))[None], expected["forward_probe"], rtol=1e-5)
 
@@ -85,8 +85,8 @@ def test_values_and_returns_share_one_set_of_statistics(vectors):
     train = tiny(ON)
     state = jax.jit(train.update)(train.init(jax.random.key(0)))[0]
     value = jnp.array([[1.5]])
-    z = standardized(state.statistics.value, value, jnp.float32(jnp.inf))
-    np.testing.assert_allclose(restored(state.statistics.value, z), value, rtol=1e-5)
+    z = standardize_with(state.statistics.value, value, jnp.float32(jnp.inf))
+    np.testing.assert_allclose(restore_with(state.statistics.value, z), value, rtol=1e-5)
 
 
 def test_discounted_reward_sums_match_openai(vectors):
@@ -130,7 +130,7 @@ def test_moments_are_accurate_far_from_zero():
         moments = merge(moments, jnp.asarray(1e4 + rng.normal(size=(32, 8)), jnp.float32))
     np.testing.assert_allclose(moments.variance, 1, rtol=0.02)
     far = jnp.asarray(1e4 + rng.normal(size=(32, 8)), jnp.float32)
-    assert abs(float(standardized(moments, far, jnp.float32(10)).mean())) < 0.2
+    assert abs(float(standardize_with(moments, far, jnp.float32(10)).mean())) < 0.2
 
 
 @pytest.mark.parametrize(
@@ -155,9 +155,9 @@ def test_mean_follows_the_data_after_many_merges():
 
 def test_standardising_a_constant_observation_stays_finite():
     moments = merge(initial_moments((2,)), jnp.full((8, 4, 2), 7.0))
-    z = standardized(moments, jnp.full((1, 1, 2), 7.0), jnp.float32(10))
+    z = standardize_with(moments, jnp.full((1, 1, 2), 7.0), jnp.float32(10))
     np.testing.assert_array_equal(z, jnp.zeros((1, 1, 2)))
-    np.testing.assert_array_equal(standardized(moments, jnp.full((1, 1, 2), 8.0), jnp.float32(10)), jnp.full((1, 1, 2), 10.0))
+    np.testing.assert_array_equal(standardize_with(moments, jnp.full((1, 1, 2), 8.0), jnp.float32(10)), jnp.full((1, 1, 2), 10.0))
 
 
 @pytest.mark.parametrize("seen", [2**24 + 1, 2**31 - 5, 2**32 - 5])
@@ -194,9 +194,9 @@ def test_evaluation_uses_the_statistics_without_changing_the_state():
     train.evaluate(state, jax.random.key(1), 4, max_steps=5)
     value = policy.value((), obs)
     assert digest(state) == before
-    z = standardized(state.statistics.obs, obs[None], jnp.float32(10))
+    z = standardize_with(state.statistics.obs, obs[None], jnp.float32(10))
     raw = train.network.apply(state.params, (), z, first[None])[0].value[0]
-    np.testing.assert_allclose(value, restored(state.statistics.value, raw), rtol=1e-5)
+    np.testing.assert_allclose(value, restore_with(state.statistics.value, raw), rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ class Given:
     def entropy(self):
         return self.given["entropy"]
 
-    def encoded(self, action):
+    def encode(self, action):
         return jnp.zeros((1, 8, 1))
 
 

@@ -7,7 +7,7 @@ import time
 import jax
 
 import purerl
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 
 NUM_EPISODES, EPISODES_OF_A_POINT = 128, 16
 
@@ -16,8 +16,8 @@ train = purerl.make_train(purerl.PPOConfig.from_json(json.dumps(work["settings"]
 run = jax.jit(train).lower(jax.random.key(0)).compile()
 startup = time.time() - work["started"]
 mean_return = lambda state, key, episodes: train.evaluate(state, key, episodes).returns.mean()
-score = jax.jit(lambda state, key: mean_return(state, named_key(key, "score"), NUM_EPISODES))
-point = jax.jit(lambda state, key: mean_return(state, named_key(key, "point"), EPISODES_OF_A_POINT))
+score = jax.jit(lambda state, key: mean_return(state, fold_in_name(key, "score"), NUM_EPISODES))
+point = jax.jit(lambda state, key: mean_return(state, fold_in_name(key, "point"), EPISODES_OF_A_POINT))
 onward = jax.jit(lambda state, updates: jax.lax.fori_loop(0, updates, lambda _, state: train.update(state)[0], state))
 
 

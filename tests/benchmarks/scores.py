@@ -8,7 +8,7 @@ import numpy as np
 
 import purerl
 from purerl.config.base import OnPolicyConfig
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 
 NUM_EPISODES = 128
 LAST_EPISODES = 100
@@ -58,14 +58,14 @@ def last_returns(cfg: OnPolicyConfig, seeds: range) -> np.ndarray:
 
 def _one(train: purerl.Train, key: jax.Array, first: purerl.Train | None = None, training_levels: bool = False) -> Any:
     if first is None:
-        return train.evaluate(train(key).state, named_key(key, "score"), NUM_EPISODES, training_levels=training_levels)
+        return train.evaluate(train(key).state, fold_in_name(key, "score"), NUM_EPISODES, training_levels=training_levels)
     taken = first(key).state
-    state = train.init(named_key(key, "second run"))
+    state = train.init(fold_in_name(key, "second run"))
     extra = {**state.extra, "intrinsic": taken.extra["intrinsic"]}
     state = state.replace(params=taken.params, statistics=taken.statistics, extra=extra)
     after = lambda state, _: (train.update(state)[0], None)
     state, _ = jax.lax.scan(after, train.restart(state), length=train.plan.num_updates)
-    return train.evaluate(state, named_key(key, "score"), NUM_EPISODES)
+    return train.evaluate(state, fold_in_name(key, "score"), NUM_EPISODES)
 
 
 def _keys(seeds: Any) -> jax.Array:

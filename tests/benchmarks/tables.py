@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from purerl.config.other_names import rows as names
+from purerl.config.aliases import rows as names
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks.peers_tasks import TASKS, reached
 from tests.benchmarks.references import REFERENCES

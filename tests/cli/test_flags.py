@@ -8,7 +8,7 @@ import tyro
 
 import purerl
 from purerl.cli import main
-from purerl.cli.flags import base_of, config_of, defaults_of, flags_of, job_of, values_of
+from purerl.cli.flags import base_values, config_of, defaults_of, flags_of, job_arguments, values_of
 from purerl.config.algorithms import ALGORITHMS
 from purerl.studies.tune import as_toml
 
@@ -26,7 +26,7 @@ def test_preset_sets_the_defaults_that_flags_override():
 
 def asked_for(args):
     """Return the config of a command line."""
-    base = base_of(args, ALGORITHMS)
+    base = base_values(args, ALGORITHMS)
     flags = tyro.cli(flags_of("ppo", base, purerl.PPOConfig), args=args[1:], config=(tyro.conf.OmitArgPrefixes,))
     return config_of(purerl.PPOConfig, values_of(flags, base))
 
@@ -43,7 +43,7 @@ def test_constructor_arguments_add_to_those_of_a_preset_and_a_file(tmp_path):
 def test_constructor_arguments_may_be_python_constants():
     words = ["a", "False", "b", "true", "c", "None", "d", "1"]
     assert asked_for(["ppo", "--env-kwargs", *words]).env_kwargs == (("a", False), ("b", True), ("c", None), ("d", 1))
-    swept = purerl.studies.space.parsed(purerl.PPOConfig(), ["env_kwargs.use_minimal_action_set=False,True"], "sweep")
+    swept = purerl.studies.space.parse(purerl.PPOConfig(), ["env_kwargs.use_minimal_action_set=False,True"], "sweep")
     assert swept == {"env_kwargs.use_minimal_action_set": (False, True)}
 
 
@@ -51,8 +51,8 @@ def test_sweep_on_the_command_line_replaces_that_of_a_file(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     small = "total_timesteps = 64\nnum_steps = 16\nhidden = [8]\n"
     (tmp_path / "a.toml").write_text(small + "sweep = ['lr=1e-3,1e-4', 'gamma=0.9,0.99']\n")
-    assert base_of(["ppo", "--config", "a.toml"], ALGORITHMS)["sweep"]
-    assert "sweep" not in base_of(["ppo", "--config", "a.toml", "--sweep", "lr=1e-2,3e-2"], ALGORITHMS)
+    assert base_values(["ppo", "--config", "a.toml"], ALGORITHMS)["sweep"]
+    assert "sweep" not in base_values(["ppo", "--config", "a.toml", "--sweep", "lr=1e-2,3e-2"], ALGORITHMS)
     assert main(["ppo", "--config", "a.toml", "--lr", "0.01"]) == 2
     assert "--lr = '0.01': has no effect, since --sweep sets the field, too" in capsys.readouterr().err
     assert main(["tune", "ppo", "--rnd", "--rnd-int-coef", "0.5", "--param", "rnd.int_coef=0.1:1"]) == 2
@@ -60,9 +60,9 @@ def test_sweep_on_the_command_line_replaces_that_of_a_file(tmp_path, monkeypatch
 
 
 def test_flags_of_a_multi_process_job_are_recognised():
-    assert job_of(["ppo", "--num-processes", "2"]) is not None
-    assert job_of(["ppo", "--lr", "0.1"]) is None
-    assert job_of(["ppo", "--coordinator", "", "--num-processes", "0", "--process-id", "-1"]) is None  # the defaults
+    assert job_arguments(["ppo", "--num-processes", "2"]) is not None
+    assert job_arguments(["ppo", "--lr", "0.1"]) is None
+    assert job_arguments(["ppo", "--coordinator", "", "--num-processes", "0", "--process-id", "-1"]) is None  # the defaults
 
 
 @pytest.mark.parametrize("args", [["--config"], ["--config", ""], ["--preset"], ["--randomize", "gravity", "8"]])
@@ -76,7 +76,7 @@ def test_distributions_survive_a_file_of_flags(tmp_path):
     distributions = {"gravity": purerl.Uniform(8, 12), "length": purerl.Normal(0.5, 0.01), "masspole": purerl.Scale(0.8, 1.2)}
     cfg = purerl.PPOConfig(randomize=distributions)
     (tmp_path / "best.toml").write_text(as_toml(cfg))
-    found = base_of(["ppo", "--config", str(tmp_path / "best.toml")], ALGORITHMS)
+    found = base_values(["ppo", "--config", str(tmp_path / "best.toml")], ALGORITHMS)
     flags = flags_of("ppo", found, purerl.PPOConfig)
     assert config_of(purerl.PPOConfig, values_of(flags(), found)) == cfg
 

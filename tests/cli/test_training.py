@@ -8,7 +8,7 @@ from purerl import cli
 from purerl.cli import main
 from purerl.studies.reading import Summary
 from purerl.studies.steps import Trial
-from purerl.studies.tune import Tuned
+from purerl.studies.tune import TuneResult
 
 
 def test_environment_errors_are_reported_without_a_traceback(capsys, monkeypatch):
@@ -62,7 +62,7 @@ def test_table_of_tuning_leaves_out_trials_that_stopped_early(monkeypatch, capsy
     trial = lambda number, score, status: Trial(number, {"lr": 0.1 * (number + 1)}, 0, status, np.array([score]))
     trials = (trial(0, 1.0, "completed"), trial(1, 9.0, "stopped"))
     summary = Summary("lr = 0.1", 2, 1.0, 0.5, 1.5)
-    found = Tuned(purerl.PPOConfig(), {}, summary, trials, (), {}, env_steps=0, seconds=0.0, stopped_by=None)
+    found = TuneResult(purerl.PPOConfig(), {}, summary, trials, (), {}, env_steps=0, seconds=0.0, stopped_by=None)
     monkeypatch.setattr("purerl.cli.training.tune", lambda *_, **__: found)
     assert main(["tune", "ppo"]) == 0
     out = capsys.readouterr().out

@@ -9,9 +9,9 @@ from purerl.core.errors import (
     CheckpointMismatch,
     ConfigError,
     Problem,
-    code_of,
+    custom_code,
     divisors,
-    guarded,
+    guard,
     is_count,
     is_flag,
     is_int,
@@ -47,9 +47,9 @@ def test_error_in_custom_code_names_its_argument():
         raise KeyError("x")
 
     with pytest.raises(ConfigError, match="env: fails raised KeyError: 'x'") as error:
-        guarded("env", fails)()
+        guard("env", fails)()
     assert isinstance(error.value.__cause__, KeyError)
-    with pytest.raises(ConfigError) as same, code_of("network", "init"):
+    with pytest.raises(ConfigError) as same, custom_code("network", "init"):
         raise error.value
     assert same.value is error.value
 

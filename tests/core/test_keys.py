@@ -4,20 +4,20 @@ import pytest
 
 import purerl
 from purerl import ConfigError
-from purerl.core.keys import clock_at, named_key, typed_key
+from purerl.core.keys import clock_at, fold_in_name, typed_key
 
 
 def test_named_keys_differ_by_name_and_counter():
     root = jax.random.key(0)
     clocks = [clock_at(i) for i in (0, 1, 2**32)]
-    keys = [named_key(root, name, clock, i) for name in ("action", "shuffle") for clock in clocks for i in range(3)]
+    keys = [fold_in_name(root, name, clock, i) for name in ("action", "shuffle") for clock in clocks for i in range(3)]
     assert len({tuple(np.asarray(jax.random.key_data(key))) for key in keys}) == len(keys)
 
 
 def test_named_key_is_independent_of_other_draws():
-    first = named_key(jax.random.key(0), "action", 3)
-    named_key(jax.random.key(0), "another", 3)
-    assert (jax.random.key_data(named_key(jax.random.key(0), "action", 3)) == jax.random.key_data(first)).all()
+    first = fold_in_name(jax.random.key(0), "action", 3)
+    fold_in_name(jax.random.key(0), "another", 3)
+    assert (jax.random.key_data(fold_in_name(jax.random.key(0), "action", 3)) == jax.random.key_data(first)).all()
 
 
 def test_raw_and_typed_keys_are_equivalent():

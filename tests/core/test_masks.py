@@ -57,7 +57,7 @@ def test_observation_entry_action_mask_is_used_by_default(env):
 @pytest.mark.parametrize("dtype", [bool, jnp.uint8, jnp.int32, jnp.float32])
 def test_masks_of_every_dtype_are_equivalent(dtype):
     mask = jnp.array([[1, 0, 1], [0, 0, 1]], dtype)
-    policy = purerl.distributions.Categorical(jnp.zeros((2, 3))).masked(mask)
+    policy = purerl.distributions.Categorical(jnp.zeros((2, 3))).mask(mask)
     np.testing.assert_allclose(np.exp(policy.log_prob(jnp.array([2, 2]))), [0.5, 1.0], rtol=1e-6)
     assert [int(x.total) for x in mask_metrics(mask[None], Discrete(3)).values()] == [0, 0]
     purerl.make_train(CFG, env=purerl.wrap_env(Doors(lambda door: jax.nn.one_hot(door, 3).astype(dtype))))

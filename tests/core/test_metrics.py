@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import purerl
-from purerl.core.metrics import Max, Mean, Sum, accumulate, add_up, over_the_last
+from purerl.core.metrics import Max, Mean, Sum, accumulate, aggregate, over_the_last
 
 
 def test_summarize_carries_the_newest_mean_forward_if_asked():
@@ -31,7 +31,7 @@ def test_maximum_ignores_nan_beside_numbers():
     update = lambda i: (i + 1, {"reward_max": Max(values[i])})
     assert accumulate(update, jnp.int32(0), 4)[1]["reward_max"].read() == 2
     assert np.isnan(accumulate(update, jnp.int32(3), 2)[1]["reward_max"].read())
-    assert add_up({"x": Max(np.asarray(values))})["x"].read() == 2
+    assert aggregate({"x": Max(np.asarray(values))})["x"].read() == 2
 
 
 def rows_of(totals, counts, steps):

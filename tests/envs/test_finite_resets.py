@@ -320,11 +320,11 @@ def test_gymnasium_episodes_end_at_nonfinite_values(what, mode):
     made = purerl.from_gymnasium(vector, "vector") if mode != "DISABLED" else purerl.from_gymnasium(lambda: Host(what))
     env = make_env("", (), {}, made, finite=True)
     keys = jax.random.wrap_key_data(jnp.array([[0, 0], [0, 1], [0, 2]], jnp.uint32))
-    ticket, _ = env.reset(keys)
+    handle, _ = env.reset(keys)
     rows = []
     for _ in range(7):
-        after = env.step(keys, ticket, jnp.zeros(3, jnp.int32))
-        ticket = after.env_state
+        after = env.step(keys, handle, jnp.zeros(3, jnp.int32))
+        handle = after.env_state
         rows.append(jax.device_get(after.replace(env_state=())))
     steps = jax.tree.map(lambda *x: np.stack(x), *rows)
     ends = {"first": [1] * 7, "observation": [0, 0, 1, 0, 0, 1, 0], "reward": [0, 0, 1, 0, 0, 1, 0]}[what]

@@ -194,7 +194,7 @@ def test_suite_imported_inside_a_trace_holds_no_tracers(monkeypatch):
     def imports(x):
         with monkeypatch.context() as patched:
             patched.setattr(suites.importlib, "import_module", lambda name: made.append(jnp.arange(3)))
-            suites._imported("gymnax")
+            suites._import_adapter("gymnax")
         return x
 
     jax.jit(imports).trace(0.0)

@@ -50,9 +50,9 @@ def test_flags_and_final_observations_are_exact(made):
     env = env.host.environment(("twice", "ended"))
 
     def run():
-        ticket, obs = env.reset(jax.random.split(jax.random.key(0), 2))
-        step = lambda ticket, keys: (lambda after: (after.env_state, after))(env.step(keys, ticket, jnp.zeros(2, jnp.int32)))
-        return obs, jax.lax.scan(step, ticket, jax.random.split(jax.random.key(1), (9, 2, 2)))[1]
+        handle, obs = env.reset(jax.random.split(jax.random.key(0), 2))
+        step = lambda handle, keys: (lambda after: (after.env_state, after))(env.step(keys, handle, jnp.zeros(2, jnp.int32)))
+        return obs, jax.lax.scan(step, handle, jax.random.split(jax.random.key(1), (9, 2, 2)))[1]
 
     first, after = jax.device_get(jax.jit(run)())
     assert after.obs.dtype == np.float32

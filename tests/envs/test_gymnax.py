@@ -14,7 +14,7 @@ import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.core.spaces import Box, Discrete
 from purerl.envs import make_env
-from purerl.envs.parameters import overridden
+from purerl.envs.parameters import override
 from tests.helpers import probes
 from tests.helpers.probes import Params, Varied
 from tests.helpers.tiny import CFG
@@ -241,9 +241,9 @@ class Weighed(Varied):
 
 
 def test_whole_default_of_a_field_of_floats_is_a_float():
-    made = overridden(Weights(), {"mass": 0.5})
+    made = override(Weights(), {"mass": 0.5})
     assert (made.mass, made.mass.dtype) == (0.5, np.float32)
-    traced = jax.vmap(lambda mass: overridden(Weights(), {"mass": mass}).mass)(jnp.array([0.5, 2.7]))
+    traced = jax.vmap(lambda mass: override(Weights(), {"mass": mass}).mass)(jnp.array([0.5, 2.7]))
     np.testing.assert_array_equal(traced, np.float32([0.5, 2.7]))
     with pytest.raises(ConfigError, match="must be a whole number"):
-        overridden(Weights(), {"max_steps_in_episode": 0.5})
+        override(Weights(), {"max_steps_in_episode": 0.5})

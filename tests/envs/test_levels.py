@@ -9,7 +9,7 @@ import pytest
 
 import purerl
 from purerl import ConfigError
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
 from purerl.networks.torsos import encode
@@ -65,7 +65,7 @@ def test_runs_share_the_levels_but_not_their_order():
     np.testing.assert_array_equal(*maps)
     assert (states.actor.obs[0] != states.actor.obs[1]).any()
     any_level = purerl.make_train(SMALL, env=env).init(KEY).actor.obs
-    np.testing.assert_array_equal(any_level, env.reset(jax.random.split(named_key(KEY, "start"), 16))[1])
+    np.testing.assert_array_equal(any_level, env.reset(jax.random.split(fold_in_name(KEY, "start"), 16))[1])
 
 
 def test_categorical_arrays_stay_bytes_until_encoded_one_hot():

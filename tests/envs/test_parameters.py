@@ -8,7 +8,7 @@ from flax import struct
 
 import purerl
 from purerl import PPOConfig
-from purerl.envs.parameters import overridden
+from purerl.envs.parameters import override
 from tests.helpers.tiny import CFG
 
 
@@ -29,8 +29,8 @@ class Weights:
 def test_lists_for_an_array_of_parameters_are_refused():
     weights = Weights(np.ones(2, np.float32))
     with pytest.raises(purerl.ConfigError, match="is an array in the environment; pass an object"):
-        overridden(weights, {"w": [2.0, 2.0]})
-    np.testing.assert_array_equal(overridden(weights, {"w": np.full(2, 2.0)}).w, 2)
+        override(weights, {"w": [2.0, 2.0]})
+    np.testing.assert_array_equal(override(weights, {"w": np.full(2, 2.0)}).w, 2)
 
 
 def test_parameters_that_do_not_follow_those_they_are_made_of_warn():

@@ -21,7 +21,7 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
     from ml_collections import ConfigDict
     from mujoco_playground._src.mjx_env import State
 
-    from purerl.envs.suites.playground import adapted
+    from purerl.envs.suites.playground import adapt
 
     class Robot:
         _config, action_size, dt = ConfigDict({"episode_length": 5, "action_repeat": 1}), 2, 0.02
@@ -33,7 +33,7 @@ def test_only_the_value_network_reads_playgrounds_privileged_state():
         def step(self, state, action):
             return state.replace(reward=action.sum())
 
-    assert purerl.make_train(PPOConfig(), env=adapted(Robot(), None)).cfg.critic_obs == "privileged_state"
+    assert purerl.make_train(PPOConfig(), env=adapt(Robot(), None)).cfg.critic_obs == "privileged_state"
     assert make_env("playground/CartpoleBalance", (), {}).critic_obs == ""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.envs.external.snapshots import Keeper, decoded, encoded
+from purerl.envs.external.snapshots import Keeper, decode, encode
 from tests.helpers.gymnasium_env import Ends
 
 CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
@@ -108,9 +108,9 @@ def test_attributes_that_share_parts_cannot_be_saved(name, missing):
 
 def test_numbers_keep_their_types():
     for x in (np.float64(2.5), np.float32(2.5), np.int64(3), 2.5, 3, True):
-        assert type(decoded(encoded(x))) is type(x)
+        assert type(decode(encode(x))) is type(x)
     with pytest.raises(TypeError):
-        encoded(Phase.SECOND)
+        encode(Phase.SECOND)
 
 
 class Phase(enum.IntEnum):

@@ -10,7 +10,7 @@ import pytest
 import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.acting.rollout import collect, reset_actor
-from purerl.core.keys import named_key, split_keys
+from purerl.core.keys import fold_in_name, split_keys
 from purerl.envs import make_env
 from purerl.envs.suites import SUITES
 from purerl.networks.distributions import Categorical, DiagGaussian
@@ -81,8 +81,8 @@ def test_time_limits_bootstrap_from_the_final_observation(env_id):
     assert not steps.terminated.any()
 
     reset, step = by_hand(env_id)
-    state = jax.vmap(reset)(jax.random.split(named_key(KEY, "start"), B))
-    keys = split_keys(named_key(KEY, "environment"), T, 2, B)
+    state = jax.vmap(reset)(jax.random.split(fold_in_name(KEY, "start"), B))
+    keys = split_keys(fold_in_name(KEY, "environment"), T, 2, B)
     one_step = jax.jit(jax.vmap(step))
     for t in range(limit):
         state, last_obs = one_step(keys[t, 0], state, network_action(env, steps.action[t]))

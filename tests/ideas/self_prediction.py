@@ -10,7 +10,7 @@ def phases(learner):
     def loss(params, batch):
         steps = batch.steps
         policy = learner.network.apply(params, batch.carry, steps.obs, steps.first)[0].policy
-        known = jnp.concatenate([policy.logits, policy.encoded(steps.action)], -1)[:-1]
+        known = jnp.concatenate([policy.logits, policy.encode(steps.action)], -1)[:-1]
         target = jax.lax.stop_gradient(policy.logits[1:])
         error = jnp.square(known @ params["predictor"] - target).sum(-1)
         error = jnp.where(steps.first[1:], 0.0, error).mean()

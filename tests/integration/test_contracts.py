@@ -127,7 +127,7 @@ def test_all_random_keys_of_an_update_are_distinct(kind, monkeypatch):
             asked.append((name, tuple(np.asarray(jax.random.key_data(found)))))
         return found
 
-    original = purerl.core.keys.named_key
+    original = purerl.core.keys.fold_in_name
     algorithms, learning = purerl.algorithms, purerl.learning
     for module in (
         purerl.core.reductions,
@@ -137,7 +137,7 @@ def test_all_random_keys_of_an_update_are_distinct(kind, monkeypatch):
         algorithms.appo,
         algorithms.rnd,
     ):
-        monkeypatch.setattr(module, "named_key", recorded)
+        monkeypatch.setattr(module, "fold_in_name", recorded)
     train = KINDS_AND_OTHERS[kind](CFG.replace(num_steps=2, num_minibatches=2))
     with jax.disable_jit():
         state = train.init(KEY)

@@ -31,7 +31,7 @@ def home(tmp_path_factory):
     return home
 
 
-SLOW = ("tune", "Tuned", "versus")  # README.md, too, has an example of `tune`
+SLOW = ("tune", "TuneResult", "versus")  # README.md, too, has an example of `tune`
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in purerl.__all__]
 
 

@@ -10,7 +10,7 @@ import purerl
 from purerl import APPOConfig, ConfigError, PPGConfig, PPOConfig
 from purerl.checks.check_environment import check_devices
 from purerl.cli import main
-from purerl.config import other_names
+from purerl.config import aliases
 from purerl.config.value_checks import problems
 from purerl.envs import suites
 from tests.helpers.probes import Varied
@@ -128,7 +128,7 @@ LINES = {
 
 
 def here(system, name):
-    (row,) = (row for row in other_names.rows() if (row["system"], row["name"]) == (system, name))
+    (row,) = (row for row in aliases.rows() if (row["system"], row["name"]) == (system, name))
     return row["purerl"].removeprefix("cfg.")
 
 
@@ -153,7 +153,7 @@ def test_every_name_of_another_library_gets_a_hint_in_one_error(system, capsys):
 
 
 def test_ambiguous_name_is_explained_by_the_other_names_given():
-    both = other_names.renamed("tau")
+    both = aliases.rename_hint("tau")
     assert "`gae_lambda` (rl_games" in both
     assert "`APPOConfig.tau` (UniLab)" in both
     for others, meant in (({"e_clip": 0.2}, "gae_lambda"), ({"vtrace_clip_rho": 1.0}, "APPOConfig.tau")):
@@ -217,7 +217,7 @@ REGISTERED = {
 def test_every_suite_id_is_recognised_without_its_prefix(suite):
     pytest.importorskip(suites.SUITES[suite])
     for name in REGISTERED[suite]():
-        assert suites.meant(name, ()) == f"did you mean '{suite}/{name}'?"
+        assert suites.suggest(name, ()) == f"did you mean '{suite}/{name}'?"
 
 
 def test_missing_mujoco_package_is_reported_with_its_extra(monkeypatch):

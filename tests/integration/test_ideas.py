@@ -144,7 +144,7 @@ def loaded(state, cfg, objects, extension, directory):
     own = {} if type(cfg) in ALGORITHMS.values() else {"config_class": type(cfg)}
     run = purerl.load(directory, **own, **objects)
     assert digest(run.state) == digest(state)
-    assert run.cfg == cfg.resolved(run.train.env) or "config" in extension
+    assert run.cfg == cfg.resolve(run.train.env) or "config" in extension
     with pytest.raises(purerl.CheckpointMismatch) as refused:
         purerl.load(directory)
     assert all(name in str(refused.value) for name in objects if name != "measure")

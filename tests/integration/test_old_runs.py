@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.studies.listing import listed
+from purerl.studies.listing import list_overviews
 from tests.helpers.old_runs import OPTIONS, RUN, STOPPED, UPDATES, configs, digest, values
 
 # If the version of any package has changed, resuming warns that it is not bit-identical.
@@ -22,7 +22,7 @@ def test_directory_of_an_earlier_version_loads():
 
 
 def test_directory_of_an_earlier_version_is_listed_and_compared():
-    (row,) = listed(RUN.parent)
+    (row,) = list_overviews(RUN.parent)
     assert (row.runs, row.steps) == (4, STOPPED * 64)
     assert np.isfinite(row.best)
     with pytest.warns(UserWarning, match="only 256 of 384 steps have been trained"):

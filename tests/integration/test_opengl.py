@@ -34,7 +34,7 @@ for env in ("gymnasium/HalfCheetah-v5", "playground/CartpoleBalance", "brax/inve
     key = jax.random.key(0)
     jax.jit(train)(key) if train.env.host else jax.eval_shape(train, key)
     try:
-        train.env.host.film() if train.env.host else train.env.draw([], [], "a.gif")
+        train.env.host.start_recording() if train.env.host else train.env.draw([], [], "a.gif")
     except purerl.ConfigError as error:
         print(error)
 print(os.environ.get("MUJOCO_GL"))

@@ -8,7 +8,7 @@ import pytest
 import purerl
 from purerl.acting.rollout import collect, reset_actor
 from purerl.core.auto_reset import first_state_keys
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.networks.actor_critic import actor_critic
 from tests.helpers.programs import on_accelerator
 from tests.helpers.tiny import CFG
@@ -55,7 +55,7 @@ def test_nth_new_episode_begins_in_the_nth_state_of_the_pool(size, monkeypatch):
     count = done.sum()
     assert count > 10
     following = np.concatenate([rollout.steps.obs[1:], last.obs[None]])[done][:, 0]  # by step, then by environment
-    _, pool = env.reset(first_state_keys(named_key(KEY, "first states"), jnp.arange(count) % size))
+    _, pool = env.reset(first_state_keys(fold_in_name(KEY, "first states"), jnp.arange(count) % size))
     np.testing.assert_array_equal(following, pool[:, 0])
     np.testing.assert_allclose(metrics["resets_reused"].total, max(count - size, 0))
     assert metrics["resets_reused"].count == count

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 import purerl
 from purerl import PPOConfig
-from purerl.learning.update import adapted_kl_coef, sequences
+from purerl.learning.update import next_kl_coef, sequences
 from purerl.networks.distributions import Categorical
 from tests.helpers.tiny import CFG, digest, tiny
 
@@ -59,7 +59,7 @@ def test_kl_coefficients_match_the_reference_vector(vectors, system, tolerance, 
     cfg = purerl.config.fields.single_precision(cfg)
     coef, got = jnp.float32(given["initial_beta"]), []
     for kl in given["kl"]:
-        coef = adapted_kl_coef(cfg, coef, jnp.float32(kl))
+        coef = next_kl_coef(cfg, coef, jnp.float32(kl))
         got.append(coef)
     np.testing.assert_allclose(got, expected[system], rtol=1e-5)
 

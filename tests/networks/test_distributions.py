@@ -90,7 +90,7 @@ def test_discrete_distributions_match_enumeration(i):
 @pytest.mark.parametrize("policy", choices()[:2], ids=["categorical", "multi"])
 def test_masked_actions_are_never_sampled(policy):
     legal = jnp.array([True, False, True, False, True])[: policy.logits.size]
-    masked = policy.masked(legal)
+    masked = policy.mask(legal)
     drawn = jax.vmap(masked.sample)(masked.noise(jax.random.key(0), 20_000))
     uniform = jax.vmap(masked.uniform_sample)(masked.noise(jax.random.key(0), 20_000))
     for taken in (drawn, uniform, masked.mode()[None]):
@@ -102,7 +102,7 @@ def test_masked_actions_are_never_sampled(policy):
     np.testing.assert_allclose(p.sum(), 1, rtol=1e-5)
     np.testing.assert_allclose(masked.entropy(), -(p[allowed] * np.log(p[allowed])).sum(), rtol=1e-5)
     np.testing.assert_array_equal(masked.kl(masked), 0)
-    gradient = jax.grad(lambda x: policy.replace(logits=x).masked(legal).entropy())(policy.logits)
+    gradient = jax.grad(lambda x: policy.replace(logits=x).mask(legal).entropy())(policy.logits)
     assert np.isfinite(gradient).all()
     np.testing.assert_array_equal(gradient[~legal], 0)
 
@@ -143,7 +143,7 @@ def test_joint_adds_up_its_parts():
     np.testing.assert_allclose(policy.entropy(), sum(part.entropy() for part in policy.parts), rtol=1e-6)
     divergences = [part.kl(like) for part, like in zip(policy.parts, other.parts, strict=True)]
     np.testing.assert_allclose(policy.kl(other), sum(divergences), rtol=1e-6)
-    assert policy.encoded(actions).shape == (4, 5, 3 + 2)
+    assert policy.encode(actions).shape == (4, 5, 3 + 2)
     assert policy.metrics().keys() == {"policy_std"}
     np.testing.assert_array_equal(policy.mode()[..., 0], 1)
 
@@ -156,7 +156,7 @@ def test_joint_gives_each_part_in_the_unit_of_the_environment():
 
 
 def test_masked_joint_never_takes_an_invalid_part():
-    policy = joint()[0].masked(jnp.broadcast_to(jnp.array([True, False, True]), (4, 5, 3)))
+    policy = joint()[0].mask(jnp.broadcast_to(jnp.array([True, False, True]), (4, 5, 3)))
     drawn = jax.vmap(policy.sample)(policy.noise(jax.random.key(0), 500))[..., 0]
     assert set(np.unique(drawn)) == {0.0, 2.0}
 

@@ -14,7 +14,7 @@ from purerl import APPOConfig, ConfigError, DAACConfig, PPGConfig, PPOConfig, RN
 from purerl.acting import rollout
 from purerl.acting.normalize import RewardScale
 from purerl.algorithms import rnd
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.core.reductions import num_devices, total
 from purerl.envs import make_env
 from purerl.learning import phases, update
@@ -61,7 +61,7 @@ def side_by_side(monkeypatch, count):
     reset, draws, permutation, bernoulli = rollout.reset_actor, rollout.random_draws, phases.permutation, jax.random.bernoulli
 
     def reset_all(env, network, num_envs, key):
-        own = [jax.random.fold_in(named_key(key, "start"), d) for d in range(count)]
+        own = [jax.random.fold_in(fold_in_name(key, "start"), d) for d in range(count)]
         keys = jnp.concatenate([jax.random.split(one, num_envs // count) for one in own])
         return reset(env._replace(reset=lambda _: env.reset(keys)), network, num_envs, key)
 
@@ -247,7 +247,7 @@ def test_evaluations_cover_the_episodes_of_all_devices():
         np.testing.assert_allclose(found.returns, wanted.returns, rtol=1e-6)
         np.testing.assert_array_equal(found.lengths, wanted.lengths)
     found = runs.evaluation(16)(state)
-    wanted = episodes_of(runs.train, whole, named_key(whole.key, "evaluation", whole.clock), 16, 2)
+    wanted = episodes_of(runs.train, whole, fold_in_name(whole.key, "evaluation", whole.clock), 16, 2)
     np.testing.assert_allclose(found["episode_return"], wanted.returns.mean(), rtol=1e-6)
     np.testing.assert_allclose(found["episode_length"], wanted.lengths.mean(), rtol=1e-6)
 

@@ -21,7 +21,7 @@ from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.evaluations import COLUMNS
-from purerl.studies.listing import listed
+from purerl.studies.listing import list_overviews
 from tests.helpers.interrupted import StopAt, fitted, stopped
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG
@@ -224,16 +224,16 @@ def test_evaluations_of_a_call_that_was_killed_before_its_first_checkpoint_are_d
 
 def test_listed_run_names_what_ended_it(tmp_path):
     stopped(tmp_path, 2)
-    assert [row.state for row in listed(tmp_path)] == ["stopped: SIGTERM"]
+    assert [row.state for row in list_overviews(tmp_path)] == ["stopped: SIGTERM"]
     (tmp_path / ".holder").write_text(f"process {os.getpid()} on {socket.gethostname()}")
-    assert [row.state for row in listed(tmp_path)] == ["running"]
+    assert [row.state for row in list_overviews(tmp_path)] == ["running"]
 
 
 def test_evaluation_that_is_not_current_is_named(tmp_path):
     fitted(updates=1, directory=tmp_path, eval_every=1, eval_episodes=2, cfg=CFG.replace(lr_schedule="constant"))
     result = fitted(directory=tmp_path, cfg=CFG.replace(lr_schedule="constant"))
     assert "(after 1 of 10 updates)" in repr(result)
-    (row,) = listed(tmp_path)
+    (row,) = list_overviews(tmp_path)
     returns = result.evaluations["episode_return"].max(), over_the_last(result.metrics, "episode_return", LAST).max()
     assert row.best == pytest.approx(max(returns))
 
@@ -301,7 +301,7 @@ def test_damaged_run_is_listed_beside_others(run, tmp_path):
     (damaged / "curves.jsonl").write_bytes(b"?" + (damaged / "curves.jsonl").read_bytes()[1:])
     (damaged / "evaluations.jsonl").unlink()
     (damaged / "evaluations.jsonl").mkdir()
-    bad, good = listed(tmp_path)
+    bad, good = list_overviews(tmp_path)
     assert (bad.steps, bad.state, good.steps, good.state) == (2048, "finished", 2048, "finished")
     assert np.isnan(bad.best)
     assert good.best > 0

@@ -8,7 +8,7 @@ import pytest
 import purerl
 from purerl.runs.analysis import plots, statistics
 from purerl.runs.analysis.plots import Curve
-from purerl.studies.reading import scored
+from purerl.studies.reading import read_scores
 from tests.helpers.interrupted import fitted
 from tests.helpers.probes import Varied
 
@@ -18,12 +18,12 @@ SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=
 def test_seed_without_episodes_is_left_out_of_the_plot():
     nan = np.nan
     values = np.array([[nan, 1.0, nan, 3.0, nan], [nan] * 5, [nan, nan, 4.0, 5.0, 6.0]])
-    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values, np.zeros(len(values), bool)))
+    steps, shown = plots.fill_gaps(plots.Curve("a", np.arange(5), values, np.zeros(len(values), bool)))
     assert steps.tolist() == [2, 3, 4]  # from the first step at which both seeds have finished an episode
     assert shown.tolist() == [[2.0, 3.0, 3.0], [4.0, 5.0, 6.0]]
-    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values[1:2], np.zeros(1, bool)))
+    steps, shown = plots.fill_gaps(plots.Curve("a", np.arange(5), values[1:2], np.zeros(1, bool)))
     assert (steps.size, shown.size) == (0, 0)
-    _, shown = plots.filled(plots.Curve("a", np.arange(5), values, np.array([True, False, False])))
+    _, shown = plots.fill_gaps(plots.Curve("a", np.arange(5), values, np.array([True, False, False])))
     assert shown.tolist() == [[4.0, 5.0, 6.0]]
 
 
@@ -40,7 +40,7 @@ def test_incomplete_last_rows_are_read(tmp_path, every):
     np.testing.assert_array_equal(curve.values, whole["episode_return"])
     np.testing.assert_array_equal(curve.steps, whole["steps"][0].cumsum())
     assert curve.steps[-1] == 7 * 64
-    (row,) = scored(tmp_path, "final", "training")
+    (row,) = read_scores(tmp_path, "final", "training")
     last = slice({3: -2, 10: -1}[every], None)  # the last row, and the row before if the last is shorter
     returns = metrics["episode_return"]
     np.testing.assert_allclose(row.scores, returns.total[:, last].sum(1) / returns.count[:, last].sum(1), rtol=1e-6)

@@ -7,7 +7,7 @@ import pytest
 
 import purerl
 from purerl import PPOConfig, cli
-from purerl.core.keys import named_key
+from purerl.core.keys import fold_in_name
 from purerl.runs.analysis import plots
 from tests.helpers.bare import bare_python
 from tests.helpers.probes import Varied
@@ -39,7 +39,7 @@ def test_each_run_is_loaded_with_its_own_config(batch):
         assert one.cfg.env_params["g"] == GRAVITIES[config]
         assert digest(one.state.params) == digest(jax.tree.map(lambda x: x[place], result.state.params))  # noqa: B023
         # The run's own evaluation, with its key: in another gravity the return would be far off.
-        key = named_key(one.state.key, "evaluation", one.state.clock)
+        key = fold_in_name(one.state.key, "evaluation", one.state.clock)
         mean = one.train.evaluate(one.state, key, 8).returns.mean()
         np.testing.assert_allclose(mean, result.evaluations["episode_return"][-1, place], rtol=1e-3)
     with pytest.raises(purerl.ConfigError, match=r"3 configs.*run\.select"):
@@ -85,7 +85,7 @@ def test_best_state_of_each_run_is_kept(batch):
     assert len(set(wanted)) > 1  # otherwise the update with the best mean would do
     for place in range(6):
         one = best.select(place)
-        key = named_key(one.state.key, "evaluation", one.state.clock)
+        key = fold_in_name(one.state.key, "evaluation", one.state.clock)
         np.testing.assert_allclose(one.train.evaluate(one.state, key, 8).returns.mean(), returns[:, place].max(), rtol=1e-3)
     assert digest(result.run.best.state) == digest(best.state)
     assert result.run.select(4).best.finished == (wanted[4],)

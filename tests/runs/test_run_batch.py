@@ -7,14 +7,14 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.runs.run_batch import Batch, settled, swept
+from purerl.runs.run_batch import Batch, settle, swept
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import digest
 
 
 def test_swept_fields_of_a_batch_are_those_that_differ():
     cfg = PPOConfig(env_params={"max_steps_in_episode": 200})
-    batch = settled(jax.vmap(lambda lr: cfg.replace(lr=lr))(jnp.array([1e-3, 1e-2])))
+    batch = settle(jax.vmap(lambda lr: cfg.replace(lr=lr))(jnp.array([1e-3, 1e-2])))
     assert list(swept(batch)) == ["lr"]
 
 

@@ -11,7 +11,7 @@ from purerl.cli import main
 from purerl.core.metrics import Mean, Sum
 from purerl.runs.logging.progress import Progress
 from purerl.runs.stopping import Stopping
-from purerl.studies.listing import listed
+from purerl.studies.listing import list_overviews
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG, digest
 
@@ -68,7 +68,7 @@ def test_stop_is_independent_of_chunks_and_resuming(tmp_path):
 @pytest.mark.slow
 def test_stopped_run_stays_stopped_until_the_rule_changes(tmp_path):
     stopped = fit(stop_when=after(4), stop_every=2, directory=tmp_path)
-    assert [row.state for row in listed(tmp_path)] == ["stopped: stop_when"]
+    assert [row.state for row in list_overviews(tmp_path)] == ["stopped: stop_when"]
     again = fit(stop_when=after(4), stop_every=2, directory=tmp_path)
     assert (again.stopped_by, again.progress.updates) == ("stop_when", 4)
     assert digest(again.state) == digest(stopped.state)
@@ -77,7 +77,7 @@ def test_stopped_run_stays_stopped_until_the_rule_changes(tmp_path):
     ended = fit(directory=tmp_path)
     assert (ended.stopped_by, ended.progress.updates) == (None, 12)
     assert digest(ended.state) == digest(fit().state)
-    assert [row.state for row in listed(tmp_path)] == ["finished"]
+    assert [row.state for row in list_overviews(tmp_path)] == ["finished"]
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from purerl import cli
 from purerl.runs.analysis import statistics
 from purerl.studies.compare import _add
 from purerl.studies.comparison import Comparison
-from purerl.studies.reading import Scored
+from purerl.studies.reading import RunScores
 from purerl.studies.tasks import Task
 from tests.helpers.tiny import CFG
 
@@ -33,7 +33,7 @@ def test_statistics_match_their_definitions():
     rng = np.random.default_rng(0)
     scores = [rng.normal(size=8), rng.normal(1, 2, size=12), rng.normal(size=4)]
     every = np.concatenate(scores)
-    np.testing.assert_allclose(statistics.pooled(scores), trim_mean(every, 0.25), rtol=1e-12)
+    np.testing.assert_allclose(statistics.pool(scores), trim_mean(every, 0.25), rtol=1e-12)
     low, high = statistics.stratified_interval(scores)
     resampled = [trim_mean(np.concatenate([rng.choice(x, len(x)) for x in scores]), 0.25) for _ in range(4000)]
     np.testing.assert_allclose([low, high], np.percentile(resampled, [2.5, 97.5]), atol=0.05)
@@ -63,7 +63,7 @@ def two_tasks(tmp_path_factory):
 
 
 def test_seeds_of_different_hyperparameters_are_not_pooled():
-    one = Scored("", "ppo", Task("T"), (0, 1), np.ones(2), np.arange(3), np.ones((2, 3)), "a", None)
+    one = RunScores("", "ppo", Task("T"), (0, 1), np.ones(2), np.arange(3), np.ones((2, 3)), "a", None)
     read = {}
     _add(read, "x", "T", one, Path("first"))
     _add(read, "x", "T", one._replace(seeds=(2, 3)), Path("second"))
@@ -103,9 +103,9 @@ def test_seeds_with_other_objects_or_another_start_are_not_pooled(tmp_path):
 
 @pytest.mark.slow
 def test_seeds_that_recorded_kernels_as_auto_are_pooled_and_resumed(tmp_path, monkeypatch):
-    cfg, resolved = CFG.replace(env="CartPole-v1", total_timesteps=128), purerl.PPOConfig.resolved
+    cfg, resolved = CFG.replace(env="CartPole-v1", total_timesteps=128), purerl.PPOConfig.resolve
     with monkeypatch.context() as earlier:
-        earlier.setattr(purerl.PPOConfig, "resolved", lambda self, env: resolved(self, env).replace(kernels="auto"))
+        earlier.setattr(purerl.PPOConfig, "resolve", lambda self, env: resolved(self, env).replace(kernels="auto"))
         purerl.fit(cfg, directory=tmp_path / "0")
     purerl.fit(cfg, 1, directory=tmp_path / "1")
     assert purerl.compare({"x": [tmp_path / "0", tmp_path / "1"]}).scores("x", "CartPole-v1").shape == (2,)
@@ -115,7 +115,7 @@ def test_seeds_that_recorded_kernels_as_auto_are_pooled_and_resumed(tmp_path, mo
 
 def test_unequal_training_lengths_are_noted_first_in_every_format(tmp_path):
     of = lambda steps: {
-        "T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array(steps), np.ones((2, len(steps))), "", None)
+        "T": RunScores("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array(steps), np.ones((2, len(steps))), "", None)
     }
     same = Comparison({"a": of([64, 128]), "b": of([128])}, None, "protocol")
     assert same.unequal == ""
@@ -128,7 +128,7 @@ def test_unequal_training_lengths_are_noted_first_in_every_format(tmp_path):
 
 
 def test_different_kinds_of_evaluations_are_noted():
-    scored = lambda likely: Scored(
+    scored = lambda likely: RunScores(
         "x", "ppo", Task("T"), (0, 1), np.ones(2), np.array([64]), np.ones((2, 1)), "", {"deterministic": likely}
     )
     assert Comparison({"a": {"T": scored(True)}, "b": {"T": scored(True)}}, None, "").unequal == ""
@@ -138,7 +138,7 @@ def test_different_kinds_of_evaluations_are_noted():
 
 def test_files_to_write_may_begin_with_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    one = {"T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array([64]), np.ones((2, 1)), "", None)}
+    one = {"T": RunScores("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array([64]), np.ones((2, 1)), "", None)}
     for name in ("a.md", "a.png"):
         Comparison({"a": one}, None, "protocol").write(f"~/{name}")
         assert (tmp_path / name).exists()

@@ -5,13 +5,13 @@ import numpy as np
 import purerl
 from purerl.runs.analysis import statistics
 from purerl.studies.comparison import Comparison
-from purerl.studies.reading import Scored, summary_of
+from purerl.studies.reading import RunScores, summary_of
 from purerl.studies.tasks import Task
 
 
 def scored(scores):
     scores = np.array(scores, float)
-    return Scored(
+    return RunScores(
         "", "ppo", Task("A"), tuple(range(len(scores))), scores, np.arange(1, 3), np.stack([scores, scores], 1), "", None
     )
 

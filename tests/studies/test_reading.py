@@ -5,7 +5,7 @@ import pytest
 
 import purerl
 from purerl.core.metrics import LAST, over_the_last
-from purerl.studies.reading import _mean_of_curve, final_returns, has_current_evaluation, runs_below, scored
+from purerl.studies.reading import _mean_of_curve, final_returns, has_current_evaluation, read_scores, runs_below
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.tiny import CFG
 
@@ -24,10 +24,10 @@ def test_old_evaluations_are_not_final_scores(tmp_path):
     assert not has_current_evaluation(old)
     np.testing.assert_array_equal(final_returns(old, evaluated=False), over_the_last(old.metrics, "episode_return", LAST))
     with pytest.warns(UserWarning, match="the last evaluation was after 4 of 24 updates"):
-        scored(tmp_path, "final", "evaluation")
+        read_scores(tmp_path, "final", "evaluation")
     table = purerl.fit(long.replace(total_timesteps=64 * 40), eval_every=30, **options).evaluations
     assert table["update"].tolist() == [0, 4, 30, 40]
-    (one,) = scored(tmp_path, "auc", "evaluation")
+    (one,) = read_scores(tmp_path, "auc", "evaluation")
     np.testing.assert_allclose(one.scores, np.trapezoid(table["episode_return"].T, table["update"]) / 40, rtol=1e-6)
 
 
@@ -75,7 +75,7 @@ def test_programs_of_a_sweep_are_ranked_by_evaluations_at_the_end_of_training():
 def test_score_that_ended_a_run_is_said_to_be_biased(tmp_path):
     purerl.fit(CARTPOLE, directory=tmp_path, eval_every=1, eval_episodes=4, stop_when=lambda _: True)
     with pytest.warns(UserWarning, match="a high score ended the run"):
-        scored(tmp_path, "final", "evaluation")
+        read_scores(tmp_path, "final", "evaluation")
 
 
 def test_runs_below_include_links_and_runs_inside_of_runs(tmp_path):
@@ -94,5 +94,5 @@ def test_run_in_the_folder_of_a_sweep_has_no_label_of_the_sweep(tmp_path):
     cfg = CARTPOLE.replace(total_timesteps=128)
     purerl.sweep(cfg, {"lr": [1e-4, 1e-3]}).fit(directory=tmp_path)
     purerl.fit(cfg, directory=tmp_path / "final")
-    assert [one.label for one in scored(tmp_path, "final", "training")] == ["lr = 0.0001", "lr = 0.001"]
-    assert [one.label for one in scored(tmp_path / "final", "final", "training")] == [""]
+    assert [one.label for one in read_scores(tmp_path, "final", "training")] == ["lr = 0.0001", "lr = 0.001"]
+    assert [one.label for one in read_scores(tmp_path / "final", "final", "training")] == [""]

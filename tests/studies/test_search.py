@@ -49,7 +49,7 @@ def batches(values, trials, at_once, **given):
     search, steps = Search(TUNED, values, trials, {"num_seeds": 1, "rungs": 1, "at_once": at_once, "seed": 0}, **given), []
     while (batch := search.new_batch(steps)) is not None:
         steps.append(batch._replace(scores=tuple((float(n % 3),) for n in batch.trials), kept=batch.trials))
-    return [space.in_words(point, space.EXACT) for step in steps for point in step.points]
+    return [space.format_point(point, space.EXACT) for step in steps for point in step.points]
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
@@ -79,6 +79,6 @@ def test_pruners_of_repeated_calls_decide_alike():
     def stopped():
         search = Search(TUNED, values, 32, options, None, optuna.pruners.HyperbandPruner(min_resource=1, max_resource=8))
         batch = search.new_batch([])
-        return search.pruned([], batch._replace(scores=tuple((float(n % 5),) for n in batch.trials)))
+        return search.prune([], batch._replace(scores=tuple((float(n % 5),) for n in batch.trials)))
 
     assert stopped() == stopped()

@@ -33,7 +33,7 @@ def test_command_line_values_are_parsed():
     cfg = CFG.replace(rnd=purerl.RNDConfig(), env_params={"g": 10.0})
     texts = ["reward_clip=10,auto", "hidden=64x64,8", "num-steps=16,1e2", "normalize_obs=auto,false", "rnd-int-coef=0.5"]
     more = ["env_params.g=5,10", "env_kwargs.size=5,name", "gamma=0.9:0.99", "ent_coef=1e-4:1e-2:log", "arch=shared"]
-    found = space.parsed(cfg, [*texts, *more], "sweep")
+    found = space.parse(cfg, [*texts, *more], "sweep")
     assert found == {
         "reward_clip": (10.0, "auto"),
         "hidden": ((64, 64), (8,)),
@@ -149,4 +149,4 @@ def test_numbers_of_numpy_become_numbers_of_python():
 
 def test_value_listed_twice_on_the_command_line_is_refused():
     with pytest.raises(purerl.ConfigError, match="lists a value twice; the widths of two layers are written 64x64"):
-        space.parsed(CFG, ["hidden=64,64"], "sweep")
+        space.parse(CFG, ["hidden=64,64"], "sweep")

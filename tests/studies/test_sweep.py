@@ -14,7 +14,7 @@ import purerl
 from purerl import cli
 from purerl.studies import space
 from purerl.studies import sweep as sweeps
-from purerl.studies.listing import listed
+from purerl.studies.listing import list_overviews
 from purerl.studies.reading import final_returns
 from tests.helpers.probes import Varied
 from tests.helpers.studies import GRID, SHORT, study_of
@@ -102,7 +102,7 @@ def test_results_are_ranked_by_their_returns(trained):
     ranked = result.summary()
     assert [row.iqm for row in ranked] == sorted((row.iqm for row in ranked), reverse=True)
     assert result.sweep.labels[result.returns.mean(1).argmax()] == ranked[0].label
-    assert space.in_words({path: getattr(result.best, path) for path in GRID}) == ranked[0].label
+    assert space.format_point({path: getattr(result.best, path) for path in GRID}) == ranked[0].label
     first, second, *_ = str(result).split("\n")
     assert first.startswith("8 configs for tests.helpers.probes.Varied, 2 seeds each")
     assert second.startswith(f"{ranked[0].label}: ")
@@ -183,7 +183,7 @@ def test_diverged_run_has_no_best_state_and_counts_as_finished(tmp_path):
     best = purerl.load(tmp_path / "a", best=True, env=Lured())
     assert best.finished[0] == 0
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(best.state.params)))
-    (row,) = listed(tmp_path / "a")
+    (row,) = list_overviews(tmp_path / "a")
     table = [json.loads(line)["episode_return"] for line in (tmp_path / "a" / "evaluations.jsonl").read_text().splitlines()]
     assert row.best == max(both[1] for both in table) < max(both[0] for both in table)
     alone = purerl.sweep(SHORT, [{"lr": 1e38}])
@@ -248,7 +248,7 @@ def test_configs_of_a_sweep_are_compared_and_listed(trained, capsys):
     assert set(found.entries) == {f"s: {label}" for label in result.sweep.labels}
     for label, scores in zip(result.sweep.labels, result.returns, strict=True):
         np.testing.assert_allclose(found.scores(f"s: {label}", found.tasks[0]), scores, rtol=1e-6)
-    rows = listed(home.parent)
+    rows = list_overviews(home.parent)
     assert [(row.directory.name, row.runs, row.state) for row in rows] == [
         ("0-num_steps=16", 8, "finished"),
         ("1-num_steps=8", 8, "finished"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.studies.listing import listed
+from purerl.studies.listing import list_overviews
 from purerl.studies.tasks import names_of, task_of
 from tests.helpers.studies import SHORT
 from tests.helpers.tiny import CFG
@@ -25,7 +25,7 @@ def test_swept_environment_parameters_are_separate_tasks(tmp_path):
     for task in purerl.compare([tmp_path / "s"], episodes="evaluation").tasks:
         assert task.startswith("CartPole-v1 (env_params.gravity = 5, env_params.max_steps_in_episode = ")
         assert task.endswith(", eval_max_steps = 50)")
-    assert [row.task for row in listed(tmp_path)] == names
+    assert [row.task for row in list_overviews(tmp_path)] == names
     first, second = sorted((tmp_path / "s").glob("[01]-*"))
     with pytest.raises(purerl.ConfigError, match=r"has no run of CartPole-v1 \(.* = 50\), unlike other entries"):
         purerl.compare({"a": [first], "b": [second]})

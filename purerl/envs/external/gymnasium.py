@@ -18,15 +18,15 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.errors import ConfigError, Problem, custom_code, raise_if_any
 from purerl.core.masks import LIKELY, choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import PyTree
-from purerl.envs.external.gymnasium_spaces import action_space, observation_space, observed
+from purerl.envs.external.gymnasium_spaces import action_space, convert_observations, observation_space
 from purerl.envs.external.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments
 from purerl.envs.external.host import Host
 from purerl.envs.external.snapshots import spaces_in
-from purerl.envs.importing import importing_mujoco, quietly
+from purerl.envs.importing import import_quietly, importing_mujoco
 from purerl.envs.parameters import Made, constructing
 
 IMAGES = "rgb_array"
@@ -65,7 +65,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
 def _make_one(name: str, **kwargs: Any) -> gymnasium.Env:
     registered = name.rpartition(":")[2]
     if registered.startswith("ALE/") and registered not in gymnasium.registry:
-        with quietly():
+        with import_quietly():
             importlib.import_module("ale_py")  # each process must import ale_py, which registers these ids
     with importing_mujoco():  # the first MuJoCo environment in a process imports MuJoCo
         return gymnasium.make(name, **kwargs)
@@ -80,7 +80,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
     own = vectorization == VECTOR
     tried = functools.partial(VectorEnvironments, make, VECTOR if own else SYNC)
     not_used = lambda *args: None
-    with code_of("make", "make()"), contextlib.closing(tried(1 if own else 2, {})) as environments:
+    with custom_code("make", "make()"), contextlib.closing(tried(1 if own else 2, {})) as environments:
         env, layers = environments.envs, _layers(environments.envs)
         _check_statistics(layers)
         if not own and len({*map(id, env.get_attr("unwrapped"))}) == 1:
@@ -96,7 +96,9 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
             name=f"gymnasium/{spec.id}" if spec else getattr(make, "__qualname__", type(make).__name__),
         )
         if isinstance(env, SyncVectorEnv):  # check first: gymnasium's error about shapes does not say what is wrong
-            _check_shapes(observed(env.single_observation_space, made.observation_space, env.envs[0].reset(seed=0)[0]), made)
+            _check_shapes(
+                convert_observations(env.single_observation_space, made.observation_space, env.envs[0].reset(seed=0)[0]), made
+            )
         names = set()
         for obs in environments.explore(PROBED if environments.same_step else 1):
             _check_shapes(jax.tree.map(lambda x: x[0], obs), made)

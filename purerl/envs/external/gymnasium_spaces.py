@@ -13,18 +13,18 @@ from purerl.core.types import PyTree
 from purerl.envs.converted_spaces import action_space_of
 
 
-def mapped(convert: Callable, space: spaces.Space, *trees: Any) -> Any:
+def map_space(convert: Callable, space: spaces.Space, *trees: Any) -> Any:
     """Apply `convert` to each part of nested `Dict` and `Tuple` spaces, and to the values at the same place in `trees`."""
     if isinstance(space, spaces.Dict):
-        return {name: mapped(convert, x, *(tree[name] for tree in trees)) for name, x in space.spaces.items()}
+        return {name: map_space(convert, x, *(tree[name] for tree in trees)) for name, x in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(mapped(convert, x, *(tree[i] for tree in trees)) for i, x in enumerate(space.spaces))
+        return tuple(map_space(convert, x, *(tree[i] for tree in trees)) for i, x in enumerate(space.spaces))
     return convert(space, *trees)
 
 
 def observation_space(space: spaces.Space) -> PyTree:
     """Convert the gymnasium space of one observation to a space of purerl."""
-    return mapped(_observation_part, space)
+    return map_space(_observation_part, space)
 
 
 def _observation_part(space: spaces.Space) -> Any:
@@ -48,16 +48,16 @@ def _observation_part(space: spaces.Space) -> Any:
     raise ConfigError([Problem("env", space, hint)])
 
 
-def observed(space: spaces.Space, converted: PyTree, obs: Any) -> PyTree:
+def convert_observations(space: spaces.Space, converted: PyTree, obs: Any) -> PyTree:
     """Return a copy of observations of a gymnasium `space`, single or batched, in the format of the purerl space `converted`."""
     start = lambda space: getattr(space, "start", 0)
     one = lambda space, to, x: np.array(x - start(space) if np.any(start(space)) else x, to.dtype)
-    return mapped(one, space, converted, obs)
+    return map_space(one, space, converted, obs)
 
 
 def action_space(space: spaces.Space) -> Space:
     """Convert the gymnasium space of one action to a space of purerl."""
-    return action_space_of(mapped(_action_part, space))
+    return action_space_of(map_space(_action_part, space))
 
 
 def _action_part(space: spaces.Space) -> Any:
@@ -68,7 +68,7 @@ def _action_part(space: spaces.Space) -> Any:
     return Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else space
 
 
-def acted(space: spaces.Space, actions: Any) -> Any:
+def convert_actions(space: spaces.Space, actions: Any) -> Any:
     """Convert the actions `[B, ...]` of B environments, for a space without parts, to the shape, dtype and range of the space."""
     actions = actions.reshape(len(actions), *(space.shape or ())).astype(space.dtype)
     if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64

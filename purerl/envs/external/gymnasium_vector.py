@@ -23,7 +23,7 @@ from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, warn
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.types import PyTree
 from purerl.envs.animation import draw_in_memory
-from purerl.envs.external.gymnasium_spaces import acted, mapped, observation_space, observed
+from purerl.envs.external.gymnasium_spaces import convert_actions, convert_observations, map_space, observation_space
 from purerl.envs.external.snapshots import Keeper
 from purerl.envs.finite_resets import OBSERVATION, REWARD
 from purerl.envs.importing import importing_mujoco, opengl_hint
@@ -47,21 +47,21 @@ class Tracked(gymnasium.Wrapper):
         try:
             return self.env.reset(**kwargs)
         except Exception as error:  # a custom environment may raise anything
-            raise self._failed("its reset", error) from error
+            raise self._failure("its reset", error) from error
 
     def step(self, action: Any) -> tuple:
         self._steps += 1
         try:
             *after, info = self.env.step(action)
         except Exception as error:
-            raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
+            raise self._failure(f"step {self._steps} of its episode, action {_text(action)}", error) from error
         # gymnasium stores each info entry in the type of the first environment's value, so an int would truncate floats.
         return *after, {name: _as_float(x) for name, x in info.items()}
 
-    def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
+    def _failure(self, where: str, error: Exception) -> EnvironmentFailed:
         return EnvironmentFailed(f"environment {self._index}, {where}: {type(error).__name__}: {error}")
 
-    def kept(self) -> dict[str, Any]:
+    def take_snapshot(self) -> dict[str, Any]:
         return self._keeper.snapshot() | {"steps": self._steps}
 
     def renew(self) -> bool:
@@ -127,7 +127,7 @@ class VectorEnvironments:
             raise ConfigError([Problem("make", found, f"make({count}) must return {count} environments")])
         self.same_step = _mode(self.envs) is AutoresetMode.SAME_STEP
         self._space = self.envs.single_observation_space
-        self._convert = functools.partial(observed, self._space, observation_space(self._space))
+        self._convert = functools.partial(convert_observations, self._space, observation_space(self._space))
 
     def reset(self, seeds: np.ndarray) -> PyTree:
         # `reset` of a custom vector environment takes one seed for all of its environments.
@@ -138,7 +138,7 @@ class VectorEnvironments:
         return self._begin(self._convert(obs))
 
     def step(self, action: Any) -> tuple:
-        return self._step(mapped(acted, self.envs.single_action_space, action))
+        return self._step(map_space(convert_actions, self.envs.single_action_space, action))
 
     def explore(self, most: int) -> Iterator[PyTree]:
         """Yield the observations of a reset and of random steps, until an episode ends, or `most` steps are taken."""
@@ -206,7 +206,7 @@ class VectorEnvironments:
         if self._own:
             return {"missing": "custom vector environments cannot be saved"}
         with self._errors("snapshot"):
-            kept = self.envs.call("kept")
+            kept = self.envs.call("take_snapshot")
         missing = sorted({name for each in kept for name in each.get("missing", ())})
         if missing:
             return {"missing": f"these attributes cannot be saved: {', '.join(missing)}"}

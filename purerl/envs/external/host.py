@@ -1,6 +1,6 @@
 """External (Python) environments: the compiled program calls back to Python to reset and to step the environments.
 
-The `env_state` of the program is a handle, `Ticket`: the id of a set of environments, and the number of steps taken. Each step
+The `env_state` of the program is a handle, `Handle`: the id of a set of environments, and the number of steps taken. Each step
 changes the set, so only the latest handle can be stepped. An older handle raises an error. Calls run in order because each call
 needs the handle that the previous call returned.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # an import of gymnasium takes time
     from purerl.envs.external.gymnasium_vector import VectorEnvironments
 
 
-class Ticket(struct.PyTreeNode):
+class Handle(struct.PyTreeNode):
     """A handle to a set of external environments: the set's id and step count, repeated for each environment, `[B]` uint32."""
 
     number: jax.Array
@@ -90,7 +90,7 @@ class Host:
         host = dataclasses.replace(self, info=info, finite=finite, runs=1, frames=None)
         return self.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=host.draw if host.drawn else None)
 
-    def film(self) -> None:
+    def start_recording(self) -> None:
         """Record images of the first environment from now on.
 
         Raises:
@@ -105,30 +105,30 @@ class Host:
             raise ConfigError([Problem("env", self.env.name, f"cannot be rendered on this machine: {error}")]) from error
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
-        """Save the frames recorded since `film`; arguments as in `Environment.draw`."""
+        """Save the frames recorded since `start_recording`; arguments as in `Environment.draw`."""
         save_animation((self.frames or [])[: len(env_states)], path, self.frame_seconds)
 
-    def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
+    def reset(self, keys: jax.Array) -> tuple[Handle, PyTree]:
         """Open or reuse a set of environments, and reset it. The last word of each key is the seed of an environment."""
-        seeds, count = not_vmapped(jax.random.key_data(keys)[..., -1]), keys.shape[0]
+        seeds, count = refuse_vmap(jax.random.key_data(keys)[..., -1]), keys.shape[0]
         obs = self._shapes(self.env.observation_space, count)
         number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
-        return Ticket(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
+        return Handle(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
 
-    def step(self, keys: jax.Array, ticket: Ticket, action: PyTree) -> TimeStep:
+    def step(self, keys: jax.Array, handle: Handle, action: PyTree) -> TimeStep:
         """Step the environments. The keys are not used, since external environments have their own random numbers."""
-        count, space = ticket.number.shape[0], self.env.action_space
+        count, space = handle.number.shape[0], self.env.action_space
         action = space.join(action) if isinstance(space, Mixed) else action
         words = lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
         # All words are passed in one array, since each array that is passed to the host takes 30 microseconds.
-        handed = jnp.concatenate([words(ticket.number[:1]), words(ticket.steps[:1]), words(action.astype(space.dtype))])
+        handed = jnp.concatenate([words(handle.number[:1]), words(handle.steps[:1]), words(action.astype(space.dtype))])
         obs, of = self._shapes(self.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
         info = {name: jax.ShapeDtypeStruct((count, *shape), np.float32) for name, shape in self._info.items()}
         entries = [*float_entries(obs, OBSERVATION), REWARD] if self.finite else []
         signals = of(np.float32), of(np.bool_), of(np.bool_), info, {name: of(np.bool_) for name in entries}
         shapes = (jax.ShapeDtypeStruct((), np.uint32), obs, obs, *signals)
-        steps, *after = io_callback(self._step, shapes, not_vmapped(handed))
-        return TimeStep(ticket.replace(steps=jnp.broadcast_to(steps, count)), *after)
+        steps, *after = io_callback(self._step, shapes, refuse_vmap(handed))
+        return TimeStep(handle.replace(steps=jnp.broadcast_to(steps, count)), *after)
 
     def _shapes(self, space: PyTree, count: int) -> PyTree:
         leaf = lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype)
@@ -137,7 +137,7 @@ class Host:
     # --- on the host --------------------------------------------------------------------------------------------------
 
     def _reset(self, seeds: jax.Array) -> tuple[np.uint32, PyTree]:
-        with _noted(self.env.name), _lock:
+        with _store_error(self.env.name), _lock:
             count, number = seeds.shape[0], next(_numbers)
             environments = _open.pop(self._mine.pop(0)) if len(self._mine) >= SETS * self.runs else None
             if environments is not None and (environments.count != count or not environments.renew()):
@@ -150,7 +150,7 @@ class Host:
             return np.uint32(number), obs
 
     def _step(self, handed: jax.Array) -> tuple:
-        with _noted(self.env.name):
+        with _store_error(self.env.name):
             words, space = np.asarray(handed), self.env.action_space
             number, before = words[:2].view(np.uint32).tolist()
             if (opened := _open.get(number)) is None:
@@ -169,7 +169,7 @@ class Host:
 
 
 @jax.custom_batching.custom_vmap
-def not_vmapped(x: jax.Array) -> jax.Array:
+def refuse_vmap(x: jax.Array) -> jax.Array:
     """Return `x`; refuse `jax.vmap`, which would add an axis of runs.
 
     Raises:
@@ -178,14 +178,14 @@ def not_vmapped(x: jax.Array) -> jax.Array:
     return x
 
 
-@not_vmapped.def_vmap
+@refuse_vmap.def_vmap
 def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
     hint = "external (Python) environments do not support jax.vmap; use fit(num_seeds=...), jax.lax.map or a loop"
     raise ConfigError([Problem("env", ..., hint)])
 
 
 @contextlib.contextmanager
-def _noted(name: str) -> Iterator[None]:
+def _store_error(name: str) -> Iterator[None]:
     """Store an error of the block for `take_failure`, and re-raise it."""
     _failures.clear()
     try:
@@ -205,18 +205,18 @@ def _close(numbers: list[int]) -> None:
 # --- for checkpoints --------------------------------------------------------------------------------------------------
 
 
-def snapshot(ticket: Ticket) -> dict[str, Any]:
+def snapshot(handle: Handle) -> dict[str, Any]:
     """Return a snapshot of a handle's environments, or `{"missing": reason}` if the environments cannot be saved."""
-    opened = _open.get(int(ticket.number[0]))
+    opened = _open.get(int(handle.number[0]))
     with contextlib.suppress(EnvironmentFailed):
-        if opened is not None and opened.steps % 2**32 == ticket.steps[0]:
+        if opened is not None and opened.steps % 2**32 == handle.steps[0]:
             return opened.snapshot()
     return {"missing": "they failed, or were stepped or closed, before this state was saved"}
 
 
-def restore(ticket: Ticket, saved: dict[str, Any]) -> None:
+def restore(handle: Handle, saved: dict[str, Any]) -> None:
     """Restore the environments of a handle from a snapshot."""
-    _open[int(ticket.number[0])].restore(saved)
+    _open[int(handle.number[0])].restore(saved)
 
 
 def take_failure() -> EnvironmentFailed | None:

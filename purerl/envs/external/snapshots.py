@@ -24,7 +24,7 @@ BUFFERS = (bytes, bytearray, memoryview, type(None))  # bases of arrays that own
 CONTAINERS = {kind.__name__: kind for kind in (list, tuple, dict, collections.deque)}
 
 
-def encoded(x: Any) -> Any:
+def encode(x: Any) -> Any:
     """Encode a value as JSON. A space is encoded as its random generators.
 
     Raises:
@@ -33,25 +33,25 @@ def encoded(x: Any) -> Any:
     if type(x) in PLAIN:
         return x
     if type(x).__name__ == "MjData" and type(x).__module__.startswith("mujoco"):
-        return {"simulation": encoded(_simulated(x)), "time": x.time}
+        return {"simulation": encode(_simulation_arrays(x)), "time": x.time}
     if type(x).__name__ == "MjModel" and type(x).__module__.startswith("mujoco"):
-        parts = [*_simulated(x).values(), *_simulated(x.opt).values(), np.float64(x.opt.timestep)]
+        parts = [*_simulation_arrays(x).values(), *_simulation_arrays(x.opt).values(), np.float64(x.opt.timestep)]
         return {"model": hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()}
     if (type(x) is np.ndarray or isinstance(x, np.generic)) and x.dtype.kind in "biufSU":
         data = base64.b64encode(np.ascontiguousarray(x).tobytes()).decode()
         return {"array": [x.dtype.str, list(x.shape), data, isinstance(x, np.generic)]}
     if isinstance(x, np.random.Generator):
-        return {"generator": encoded(x.bit_generator.state)}
+        return {"generator": encode(x.bit_generator.state)}
     if isinstance(x, gymnasium.Space):
-        return {"space": [encoded(space._np_random) for space in spaces_in(x)]}
+        return {"space": [encode(space._np_random) for space in spaces_in(x)]}
     if isinstance(x, list | tuple | dict | collections.deque) and type(x) in CONTAINERS.values():
         options = {"maxlen": x.maxlen} if isinstance(x, collections.deque) else {}
-        return {type(x).__name__: [encoded(value) for value in (x.items() if isinstance(x, dict) else x)]} | options
+        return {type(x).__name__: [encode(value) for value in (x.items() if isinstance(x, dict) else x)]} | options
     raise TypeError(type(x).__name__)
 
 
-def decoded(x: Any, current: Any = None, in_place: bool = False) -> Any:
-    """Decode a value that `encoded` returned.
+def decode(x: Any, current: Any = None, in_place: bool = False) -> Any:
+    """Decode a value that `encode` returned.
 
     If `current`, the attribute's value before, is a generator, a space or a simulation, change it in place, since other objects
     may refer to it. With `in_place`, do so for arrays and containers, too. A model is `current` itself, which does not change.
@@ -69,21 +69,21 @@ def decoded(x: Any, current: Any = None, in_place: bool = False) -> Any:
     if kind == "generator":
         # Before the first reset, there may be no generator; gymnasium then makes a generator of the default kind.
         generator = current if isinstance(current, np.random.Generator) else np.random.default_rng()
-        generator.bit_generator.state = decoded(value)
+        generator.bit_generator.state = decode(value)
         return generator
     if kind == "model":
         return current
     if kind == "simulation":
         current.time = x["time"]
-        for name, array in decoded(value).items():
+        for name, array in decode(value).items():
             if (there := getattr(current, name)).shape == array.shape:  # others belong to constraints, and are recomputed
                 there[...] = array
         return current
     if kind == "space":
         for space, generator in zip(spaces_in(current), value, strict=True):
-            space._np_random = decoded(generator, space._np_random)
+            space._np_random = decode(generator, space._np_random)
         return current
-    made: Any = CONTAINERS[kind](map(decoded, value), **dict(options))
+    made: Any = CONTAINERS[kind](map(decode, value), **dict(options))
     if not (in_place and type(current) is type(made) and kind != "tuple"):
         return made
     current.clear()
@@ -91,7 +91,7 @@ def decoded(x: Any, current: Any = None, in_place: bool = False) -> Any:
     return current
 
 
-def _simulated(data: Any) -> dict[str, np.ndarray]:
+def _simulation_arrays(data: Any) -> dict[str, np.ndarray]:
     """Return the writable arrays of MuJoCo's `MjData`, the state and derived arrays, or those of another object of MuJoCo.
 
     Some environments read derived arrays, such as the positions of bodies, before MuJoCo recomputes these arrays.
@@ -124,10 +124,10 @@ class Keeper:
         kept = lambda name, x: name not in NOT_OF_THE_STATE and not (_stays_as_made(x) or is_method(x) or is_layer(x))
         layers = zip(self._names, self._layers, strict=True)
         return [
-            {name: _described(f"{kind}.{name}", x) for name, x in vars(layer).items() if kept(name, x)} for kind, layer in layers
+            {name: _describe(f"{kind}.{name}", x) for name, x in vars(layer).items() if kept(name, x)} for kind, layer in layers
         ]
 
-    def _shared(self, values: list[dict[str, Any]]) -> list[str]:
+    def _shared_objects(self, values: list[dict[str, Any]]) -> list[str]:
         """Report changed objects to which several attributes refer. After a restore, each attribute would have its own object."""
         places: dict[int, list[str]] = {}
         for layer, made, now in zip(self._layers, self._made, values, strict=True):
@@ -142,7 +142,7 @@ class Keeper:
         unknown = [x["unknown"] for layer in values for x in layer.values() if _is_unknown(x)]
         models = [(x, made.get(name)) for made, layer in zip(self._made, values, strict=True) for name, x in layer.items()]
         changed = ["a changed MjModel" for x, made in models if isinstance(x, dict) and "model" in x and x != made]
-        missing = unknown + changed + self._shared(values)
+        missing = unknown + changed + self._shared_objects(values)
         return {"missing": missing} if missing else {"values": values, "layers": self._names}
 
     def restore(self, saved: dict[str, Any], in_place: bool = False) -> None:
@@ -156,7 +156,7 @@ class Keeper:
         for layer, made, values, now in zip(self._layers, self._made, saved["values"], self._values(), strict=True):
             for name, x in (made | values).items():
                 if not _is_unknown(x) and repr(now.get(name, self)) != repr(x):  # 0 is not 0.0
-                    setattr(layer, name, decoded(x, getattr(layer, name, None), in_place))
+                    setattr(layer, name, decode(x, getattr(layer, name, None), in_place))
 
     def renew(self) -> bool:
         """Restore the environment as it was made; return False if some attributes cannot be restored."""
@@ -169,12 +169,12 @@ class Keeper:
         return True
 
 
-def _described(place: str, x: Any) -> Any:
+def _describe(place: str, x: Any) -> Any:
     try:
         for part in _mutable_parts(x):
             if isinstance(part, np.ndarray) and part.flags.writeable and not isinstance(part.base, BUFFERS):
                 raise TypeError("memory of another object")
-        return encoded(x)
+        return encode(x)
     except TypeError as error:
         return {"unknown": f"{place} ({error})"}
 

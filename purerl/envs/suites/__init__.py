@@ -9,7 +9,7 @@ from types import ModuleType
 import jax
 
 from purerl.core.errors import ConfigError, Problem, nearest
-from purerl.envs.importing import quietly
+from purerl.envs.importing import import_quietly
 
 SUITES = {  # from the prefix of an id to the required package
     "brax": "brax",
@@ -48,22 +48,22 @@ def adapter(env_id: str) -> tuple[ModuleType, str]:
     """
     prefix, slash, name = env_id.partition("/")
     if not slash:
-        return _imported("gymnax"), env_id
+        return _import_adapter("gymnax"), env_id
     if prefix in REFUSED:
         raise ConfigError([Problem("env", env_id, REFUSED[prefix])])
     if prefix == "gymnax":
         raise ConfigError([Problem("env", env_id, f"gymnax ids have no prefix; use {name!r}")])
     if prefix not in SUITES:
         near = next((f"did you mean '{suite}/{name}'?" for suite in SUITES if suite.startswith(prefix)), nearest(prefix, SUITES))
-        raise ConfigError([Problem("env", env_id, f"no such suite; {meant(env_id, (), near)}")])
+        raise ConfigError([Problem("env", env_id, f"no such suite; {suggest(env_id, (), near)}")])
     try:
-        return _imported(prefix), name
+        return _import_adapter(prefix), name
     except ModuleNotFoundError as error:
         hint = f"needs the package {error.name}, which is not installed; run pip install '.[{prefix}]'"
         raise ConfigError([Problem("env", env_id, hint)]) from error
 
 
-def meant(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
+def suggest(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
     """Return a hint for an id that a suite does not have.
 
     Args:
@@ -73,15 +73,15 @@ def meant(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
     """
     names = list(names)
     suite = next((suite for suite, ids in IDS.items() if re.fullmatch(ids, env_id)), "")
-    elsewhere = _of_gymnasium(env_id) if suite == "gymnasium" else [f"{suite}/{env_id}"] if suite else []
+    elsewhere = _suggest_gymnasium(env_id) if suite == "gymnasium" else [f"{suite}/{env_id}"] if suite else []
     found = [*difflib.get_close_matches(env_id, names), *elsewhere]
     return f"did you mean {' or '.join(map(repr, found))}?" if found else otherwise or nearest(env_id, names)
 
 
-def _of_gymnasium(env_id: str) -> list[str]:
+def _suggest_gymnasium(env_id: str) -> list[str]:
     """Return gymnasium ids to suggest: this id if it exists or gymnasium is not installed, else the most similar id, if any."""
     try:
-        with quietly():
+        with import_quietly():
             registry = importlib.import_module("gymnasium").registry
     except ImportError:
         return [f"gymnasium/{env_id}"]
@@ -89,7 +89,7 @@ def _of_gymnasium(env_id: str) -> list[str]:
     return [f"gymnasium/{x}" for x in ([env_id] if known else difflib.get_close_matches(env_id, registry, n=1))]
 
 
-def _imported(name: str) -> ModuleType:
+def _import_adapter(name: str) -> ModuleType:
     """Import the adapter of a suite outside of any trace, so that arrays in the modules of the suite are concrete."""
     package = "external" if name == "gymnasium" else "suites"
     with jax.ensure_compile_time_eval():

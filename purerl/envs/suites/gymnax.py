@@ -19,18 +19,18 @@ from jax.core import Tracer
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, custom_code, raise_if_any, warn
 from purerl.core.platform import strong
 from purerl.core.spaces import Space, action_shapes
 from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.importing import lazily
-from purerl.envs.outputs import plain_dicts, step_problems, typed, unpacked, warn_of_counters
+from purerl.envs.importing import import_lazily
+from purerl.envs.outputs import make_time_step, plain_dicts, step_problems, unpack_result, warn_of_counters
 from purerl.envs.parameters import Made, constructing
 from purerl.envs.random_rollout import alike_rows
-from purerl.envs.suites import meant
+from purerl.envs.suites import suggest
 
-with lazily("seaborn", "matplotlib.pyplot"):  # needed for drawing alone, and half of gymnax's import time
+with import_lazily("seaborn", "matplotlib.pyplot"):  # needed for drawing alone, and half of gymnax's import time
     import gymnax
     from gymnax.environments.environment import Environment as GymnaxEnvironment
     from gymnax.environments.environment import EnvParams, EnvState
@@ -55,14 +55,14 @@ def make(env_id: str, env_kwargs: tuple) -> Made:
         hint = "import paths work only on the command line; in Python, pass the object as env="
         raise ConfigError([Problem("env", env_id, hint)])
     if env_id not in gymnax.registered_envs:
-        hint = f"no such environment; {meant(env_id, gymnax.registered_envs)}"
+        hint = f"no such environment; {suggest(env_id, gymnax.registered_envs)}"
         raise ConfigError([Problem("env", env_id, hint)])
     with constructing(env_id, env_kwargs):
         env = gymnax.make(env_id, **dict(env_kwargs))[0]
-    return made(env)
+    return make_from_object(env)
 
 
-def made(env: Any, params: Any = None) -> Made:
+def make_from_object(env: Any, params: Any = None) -> Made:
     """Return an object with gymnax 1.0's methods as `Made`, with `params`, or if None with its default parameters."""
     return Made(functools.partial(adapt, env), default_params(env) if params is None else params)
 
@@ -91,26 +91,26 @@ def adapt(env: Any, params: Any) -> Environment:
     begin = "reset_env" if bare else "reset"
 
     def reset(key):
-        obs, env_state = unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL)
+        obs, env_state = unpack_result(getattr(env, begin)(key, params), 2, begin, PROTOCOL)
         return strong((env_state, plain_dicts(obs)))
 
     def step(key: jax.Array, env_state: Any, action: jax.Array) -> TimeStep:
         if bare:
-            values = unpacked(env.step_env(key, env_state, action, params), 5, "step_env", PROTOCOL)
+            values = unpack_result(env.step_env(key, env_state, action, params), 5, "step_env", PROTOCOL)
             obs, env_state, reward, terminated, info = values
-            return typed(obs, env_state, reward, terminated, env.is_truncated(env_state, params), info)
-        values = unpacked(env.step(key, env_state, action, params), 6, "step", PROTOCOL)
+            return make_time_step(obs, env_state, reward, terminated, env.is_truncated(env_state, params), info)
+        values = unpack_result(env.step(key, env_state, action, params), 6, "step", PROTOCOL)
         if "final_observation" not in values[-1]:
             hint = "step resets the environment but returns no info['final_observation'], which truncated episodes need"
             raise ConfigError([Problem("env", env, hint)])
-        return typed(*values).replace(next_obs=strong(plain_dicts(values[-1]["final_observation"])))
+        return make_time_step(*values).replace(next_obs=strong(plain_dicts(values[-1]["final_observation"])))
 
-    with code_of("env", f"{begin}(key, params)"):
+    with custom_code("env", f"{begin}(key, params)"):
         env_state, obs = jax.eval_shape(reset, jax.random.key(0))
-    with code_of("env", "action_space(params)"):
+    with custom_code("env", "action_space(params)"):
         action_space = action_space_of(env.action_space(params))
     called = "step_env(key, state, action, params)" if bare else "step(key, state, action, params)"
-    with code_of("env", called), warn_of_counters(env):
+    with custom_code("env", called), warn_of_counters(env):
         after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
     raise_if_any(step_problems(env_state, obs, after))
     if not (bare or type(env).__module__.startswith("gymnax.") or type(env) in _tried):
@@ -119,7 +119,7 @@ def adapt(env: Any, params: Any) -> Environment:
     return Environment(
         reset=jax.vmap(reset),
         step=AutoReset(jax.vmap(step), jax.vmap(reset), slow_reset=False) if bare else public,
-        observation_space=observation_space_of(_declared(env, params), obs),
+        observation_space=observation_space_of(_declared_space(env, params), obs),
         action_space=action_space,
         max_steps=_max_steps(params),
         info=tuple(after.info),
@@ -208,7 +208,7 @@ def _truncates_at_limit(env: Any) -> bool:
     return type(env).__module__.startswith("gymnax.") and type(env).is_truncated is GymnaxEnvironment.is_truncated
 
 
-def _declared(env: Any, params: Any) -> Any:
+def _declared_space(env: Any, params: Any) -> Any:
     """Return the declared observation space, or None."""
     try:
         return env.observation_space(params)

@@ -26,10 +26,10 @@ from purerl.core.environment import NEVER
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Box, Discrete, Indices, MultiDiscrete
 from purerl.envs.functions import wrap_env
-from purerl.envs.importing import quietly
+from purerl.envs.importing import import_quietly
 from purerl.envs.parameters import Made, constructing
 
-with quietly():
+with import_quietly():
     from jumanji import registration as suite
 
 CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose integers are categorical

@@ -51,7 +51,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
         kwargs = {"impl": "jax"} if "impl" in registry.get_default_config(name) else {}
         env = registry.load(name, config_overrides=kwargs | dict(env_kwargs))
         simulation = jax.jit(env.reset)(jax.random.key(0)).data._impl if warps else None
-    return Made(lambda model: adapted(env, model, simulation), env.mjx_model)
+    return Made(lambda model: adapt(env, model, simulation), env.mjx_model)
 
 
 class WithoutSharedArrays:
@@ -69,19 +69,19 @@ class WithoutSharedArrays:
         self.action_size, self.dt, self._env, self._simulation = env.action_size, env.dt, env, simulation
 
     def reset(self, key: jax.Array) -> Any:
-        return self._kept(self._env.reset(key))
+        return self._without_shared(self._env.reset(key))
 
     def step(self, state: Any, action: jax.Array) -> Any:
         simulation = self._simulation.replace(**state.data._impl)
-        return self._kept(self._env.step(state.replace(data=state.data.replace(_impl=simulation)), action))
+        return self._without_shared(self._env.step(state.replace(data=state.data.replace(_impl=simulation)), action))
 
-    def _kept(self, state: Any) -> Any:
+    def _without_shared(self, state: Any) -> Any:
         names = [field.name for field in self._simulation.fields() if field.name not in DATA_NON_VMAP]
         own = {name: getattr(state.data._impl, name) for name in names}
         return state.replace(data=state.data.replace(_impl=own))
 
 
-def adapted(env: Any, model: Any, simulation: Any = None) -> Environment:
+def adapt(env: Any, model: Any, simulation: Any = None) -> Environment:
     """Return a Playground environment as a `purerl.Environment`.
 
     Args:
@@ -92,12 +92,12 @@ def adapted(env: Any, model: Any, simulation: Any = None) -> Environment:
     env, config = copy.copy(env), env._config
     env._mjx_model = model
     simulated = env if simulation is None else WithoutSharedArrays(env, simulation)
-    made = one_state(simulated, config.episode_length, config.get("action_repeat", 1), lambda states: _rendered(env, states))
+    made = one_state(simulated, config.episode_length, config.get("action_repeat", 1), lambda states: _render(env, states))
     entries = made.observation_space if isinstance(made.observation_space, dict) else {}
     return made._replace(critic_obs=PRIVILEGED if PRIVILEGED in entries else "")
 
 
-def _rendered(env: Any, states: list) -> list:
+def _render(env: Any, states: list) -> list:
     """Render images of states, without the progress bar."""
     with contextlib.redirect_stderr(io.StringIO()):
         return env.render(states)

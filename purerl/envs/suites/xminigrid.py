@@ -19,10 +19,10 @@ from purerl.core.errors import ConfigError, Problem, is_int, nearest
 from purerl.core.spaces import Discrete, Indices
 from purerl.envs.animation import drawing
 from purerl.envs.functions import wrap_env
-from purerl.envs.importing import quietly
+from purerl.envs.importing import import_quietly
 from purerl.envs.parameters import Made, check_counts, constructing
 
-with quietly():
+with import_quietly():
     from xminigrid import registration as suite
     from xminigrid.benchmarks import DATA_PATH, NAME2HFFILENAME, load_benchmark
     from xminigrid.core.constants import NUM_COLORS, NUM_TILES

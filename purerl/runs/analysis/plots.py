@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest, raise_if_any
-from purerl.core.metrics import Sum, add_up, summarize
+from purerl.core.metrics import Sum, aggregate, summarize
 from purerl.runs.analysis import statistics
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
@@ -54,7 +54,7 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
 def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.Header, metric: str) -> list[Curve]:
     """Return the curves of a directory, as `curves_of` does, from metrics that have already been read."""
     is_evaluated = metric.startswith("evaluation/")
-    steps, values = _evaluated(directory, header, metric) if is_evaluated else _trained(metrics, header, metric)
+    steps, values = _evaluation_points(directory, header, metric) if is_evaluated else _training_points(metrics, header, metric)
     diverged = np.zeros(len(header.runs), bool)
     if not is_evaluated:
         diverged |= np.isnan(np.atleast_2d(jax.tree.leaves(metrics[metric])[0])).max(-1)
@@ -66,7 +66,7 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
     return [Curve(label(config), steps, values[rows], diverged[rows]) for config, rows in rows_of.items()]
 
 
-def _evaluated(directory: pathlib.Path, header: curves.Header, metric: str) -> tuple[np.ndarray, np.ndarray]:
+def _evaluation_points(directory: pathlib.Path, header: curves.Header, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps `[evaluations]` and the values `[runs, evaluations]` of a metric of evaluations."""
     table = read_evaluations(directory / "evaluations.jsonl", len(header.runs))
     if not len(updates := table.pop("update")):
@@ -76,7 +76,7 @@ def _evaluated(directory: pathlib.Path, header: curves.Header, metric: str) -> t
     return updates * (header.steps // header.every) + header.first_step, table[name].T
 
 
-def _trained(metrics: dict[str, Any], header: curves.Header, metric: str) -> tuple[np.ndarray, np.ndarray]:
+def _training_points(metrics: dict[str, Any], header: curves.Header, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps `[points]` and the values `[runs, points]` of a metric of training."""
     if metric not in metrics:
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
@@ -84,13 +84,13 @@ def _trained(metrics: dict[str, Any], header: curves.Header, metric: str) -> tup
     each = -(-len(steps) // POINTS) or 1
     ends = range(len(steps) % each or each, len(steps) + 1, each)  # the first point may have fewer rows
     part = lambda begin, end: type(chosen)(**{name: x[..., begin:end] for name, x in vars(chosen).items()})
-    rows = [np.atleast_1d(summarize(add_up({metric: part(max(0, end - each), end)}))[metric]) for end in ends]
+    rows = [np.atleast_1d(summarize(aggregate({metric: part(max(0, end - each), end)}))[metric]) for end in ends]
     values = np.stack(rows, axis=-1) if rows else np.zeros((max(1, len(header.runs)), 0), np.float32)
     values = values / np.diff([0, *ends]) if isinstance(chosen, Sum) else values
     return steps[np.array(ends, np.int64) - 1], values
 
 
-def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+def fill_gaps(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     """Return steps `[points]` and values `[seeds, points]` without gaps, from the first point by which all seeds have a value.
 
     Seeds that have diverged, or have no value, are left out. Missing values of a seed are interpolated linearly. The last value
@@ -100,7 +100,7 @@ def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
     if not known:
         return curve.steps[:0], np.zeros((0, 0))
     begin = int((~np.isnan(known)).argmax(1).max())
-    return curve.steps[begin:], statistics.interpolated(np.array(known), curve.steps, curve.steps)[:, begin:]
+    return curve.steps[begin:], statistics.interpolate(np.array(known), curve.steps, curve.steps)[:, begin:]
 
 
 def as_label(text: str) -> str:
@@ -158,7 +158,7 @@ def plot(
     centre_name, statistic = CENTRES[centre]
     axes, counts = figure.add_subplot(), []
     for curve, label in zip(lines, labels or [as_label(line.label) for line in lines], strict=True):
-        steps, values = filled(curve)
+        steps, values = fill_gaps(curve)
         count, every = len(values), len(curve.values)
         counts.append(count)
         seeds = f"{count} of {every} seeds" if count < every else f"{count} seeds" if count > 1 else "1 seed"

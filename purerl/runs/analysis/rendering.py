@@ -10,7 +10,7 @@ import numpy as np
 
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any
-from purerl.core.keys import named_key, split_keys
+from purerl.core.keys import fold_in_name, split_keys
 from purerl.core.types import TrainState
 from purerl.envs.animation import ffmpeg
 from purerl.envs.external.host import host_errors
@@ -55,19 +55,19 @@ def render(
     draw, limit = check_drawing(env, env.max_steps if max_steps is None else max_steps)
     key = jax.random.key(seed)
     if env.host:
-        env = train.environments_apart()
-        env.host.film()
+        env = train.separate_environments()
+        env.host.start_recording()
         draw, limit = check_drawing(env, limit)
 
     def step(carry, index):
         env_state, obs, first, memory = carry
-        action, memory = policy(memory, obs, first, named_key(key, "action", index), deterministic)
-        after = env.step(split_keys(named_key(key, "environment", index), 2, 1), env_state, action)
+        action, memory = policy(memory, obs, first, fold_in_name(key, "action", index), deterministic)
+        after = env.step(split_keys(fold_in_name(key, "environment", index), 2, 1), env_state, action)
         done = after.terminated | after.truncated
         return (after.env_state, after.obs, done, memory), (env_state, after.reward, done)
 
     def episode():
-        env_state, obs = env.reset(named_key(key, "start")[None])
+        env_state, obs = env.reset(fold_in_name(key, "start")[None])
         carry = (env_state, obs, jnp.ones(1, bool), policy.initial_carry(1))
         return jax.lax.scan(step, carry, jnp.arange(limit, dtype=jnp.uint32))[1]
 

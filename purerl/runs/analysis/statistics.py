@@ -57,12 +57,12 @@ def with_interval(numbers: tuple[float, float, float], text: Callable[[float], s
     return middle if np.isnan(numbers[1]) else f"{middle} ({low} to {high})"
 
 
-def number_in_words(number: float) -> str:
+def format_number(number: float) -> str:
     """Return a score as text: with three digits, or above 10 with one decimal."""
     return f"{number:.3g}" if abs(number) < 10 else f"{number:.1f}"
 
 
-def spread_in_words(values: np.ndarray) -> str:
+def format_spread(values: np.ndarray) -> str:
     """Return up to eight values as text; for more values, their mean, minimum and maximum."""
     if len(values) <= 8:
         return ", ".join(f"{x:.1f}" for x in values)
@@ -74,7 +74,7 @@ def spread_in_words(values: np.ndarray) -> str:
 Statistic = Callable[[np.ndarray], np.ndarray]
 
 
-def pooled(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray:
+def pool(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray:
     """Return a statistic over the pooled scores of all tasks, each `[seeds, ...]`."""
     return statistic(np.concatenate(list(scores)))
 
@@ -82,7 +82,7 @@ def pooled(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarr
 def stratified_interval(
     scores: Sequence[np.ndarray], statistic: Statistic = iqm, resamples: int = 10_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % percentile interval of `pooled`, by a stratified bootstrap, which resamples seeds within each task.
+    """Return the 95 % percentile interval of `pool`, by a stratified bootstrap, which resamples seeds within each task.
 
     With one task, the result is that of `interval`. If a task has one seed, both ends are NaN.
 
@@ -142,7 +142,7 @@ def improvement_interval(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray
     return float(middle - np.sqrt(below) / count), float(middle + np.sqrt(above) / count)
 
 
-def interpolated(values: np.ndarray, steps: np.ndarray, at: np.ndarray) -> np.ndarray:
+def interpolate(values: np.ndarray, steps: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Return curves `values [seeds, points]` over `steps [points]` at other steps, `[seeds, len(at)]`; NaN if all are NaN."""
     found = np.full((len(values), len(at)), np.nan)
     for i, seen in enumerate(~np.isnan(values)):

@@ -22,7 +22,7 @@ from purerl.core.keys import typed_key
 from purerl.core.reductions import shapes_on
 from purerl.core.types import TrainResult, TrainState
 from purerl.pure import Train
-from purerl.runs.devices.processes import agreed, placed
+from purerl.runs.devices.processes import agree, place
 
 DATA = "data"  # mesh axis of one agent's devices
 
@@ -81,16 +81,16 @@ class DataParallel:
 
     def init(self, key: jax.Array) -> TrainState:
         """Return the initial state. `key`: one random key, typed or raw."""
-        return self._mapped(self.train.init, (PartitionSpec(),), self.specs)(typed_key(key))
+        return self._shard(self.train.init, (PartitionSpec(),), self.specs)(typed_key(key))
 
     def update(self, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         """Run one update on all devices; metrics are aggregated over all devices."""
-        return self._mapped(self.train.update, (self.specs,), (self.specs, PartitionSpec()))(state)
+        return self._shard(self.train.update, (self.specs,), (self.specs, PartitionSpec()))(state)
 
     def __call__(self, key: jax.Array) -> TrainResult:
         """Train to the end and return the result, as `Train.__call__` does."""
         specs = TrainResult(self.specs, cast(Any, PartitionSpec()))  # one spec for all metrics
-        return self._mapped(self.train, (PartitionSpec(),), specs)(typed_key(key))
+        return self._shard(self.train, (PartitionSpec(),), specs)(typed_key(key))
 
     def place(self, state: TrainState) -> TrainState:
         """Place a state on the mesh. Every process must pass the whole state.
@@ -100,7 +100,7 @@ class DataParallel:
         specs, lead = self.specs, [None] * state.key.ndim
         several = jax.tree.map(lambda spec: PartitionSpec(*lead, *spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
         specs = several.replace(clock=specs.clock)  # the update counter has no run axis
-        return jax.tree.map(lambda x, spec: placed(x, NamedSharding(self.mesh, spec)), state, specs)
+        return jax.tree.map(lambda x, spec: place(x, NamedSharding(self.mesh, spec)), state, specs)
 
     def policy(self, state: TrainState) -> Policy:
         """Return the policy of a state, ready to act."""
@@ -109,14 +109,14 @@ class DataParallel:
     def evaluate(self, state: TrainState, key: jax.Array, num_episodes: int = 128, **options: Any) -> Episodes:
         """Evaluate as `Train.evaluate` does, with an equal share of the episodes on each device."""
         run = lambda state, key: self.train.evaluate(state, key, num_episodes, **options)
-        return self._mapped(run, (self.specs, PartitionSpec()), self._spread)(state, typed_key(key))
+        return self._shard(run, (self.specs, PartitionSpec()), self._spread)(state, typed_key(key))
 
     def _compile_update(self) -> Any:
         placed = lambda x, spec: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(self.mesh, spec))
         state = jax.tree.map(placed, jax.eval_shape(self.init, jax.random.key(0)), self.specs)
         return jax.jit(self.update, donate_argnums=0).lower(state).compile()
 
-    def _mapped(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
+    def _shard(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
         return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
@@ -150,9 +150,9 @@ def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
     found = [(f"state{jax.tree_util.keystr(path)}", _checksums(x)) for path, x in jax.tree_util.tree_leaves_with_path(state)]
     parts = [(name, sums) for name, by_place in found for sums in by_place]
     own = [max(sums, default=-1) for _, sums in parts]
-    _, largest = agreed(*own)
+    _, largest = agree(*own)
     differ = [len(sums) > 1 or -1 < x < y for (_, sums), x, y in zip(parts, own, largest, strict=True)]
-    _, differ = agreed(*differ)
+    _, differ = agree(*differ)
     hint = "differs between devices, but must be equal on all of them; reduce it over axis_name = "
     hint += f"{axis_name!r}, with jax.lax.psum or the functions of purerl.core.reductions"
     names = dict.fromkeys(name for (name, _), different in zip(parts, differ, strict=True) if different)

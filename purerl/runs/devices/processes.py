@@ -1,7 +1,7 @@
 """Several processes that train together, one per host: decisions of the first process, and data that all processes share.
 
 All processes run the same program, and read and write checkpoints together. Only the first process writes other files, and makes
-decisions that depend on time. `agreed`, `from_first`, `by_first` and `on_host` are collectives: every process must call them, in
+decisions that depend on time. `agree`, `from_first`, `by_first` and `on_host` are collectives: every process must call them, in
 the same order. With one process, these functions do not communicate.
 """
 
@@ -62,7 +62,7 @@ def is_first() -> bool:
     return process_count() == 1 or jax.process_index() == 0
 
 
-def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def agree(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the first process's values, and for each value the maximum over all processes. Values must fit in 32 bits."""
     if process_count() == 1:
         return values, values
@@ -109,7 +109,7 @@ def by_first(function: Callable[[], Any]) -> Any:
 
 
 def _bytes_from_first(data: bytes) -> bytes:
-    (high, low), _ = agreed(*divmod(len(data), 2**30))  # `agreed` takes 32-bit numbers
+    (high, low), _ = agree(*divmod(len(data), 2**30))  # `agree` takes 32-bit numbers
     size = high * 2**30 + low
     buffer = np.frombuffer(data, np.uint8) if is_first() else np.zeros(size, np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(buffer)).astype(np.uint8).tobytes() if size else b""
@@ -128,11 +128,11 @@ def on_host(tree: PyTree) -> PyTree:
     return jax.tree.map(whole, tree)
 
 
-def placed(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def place(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     """Place an array on the devices of `sharding`, even those of other processes. Every process must pass the whole array."""
     if sharding.is_fully_addressable:
         return jax.device_put(x, sharding)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(placed(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+        return jax.random.wrap_key_data(place(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
     whole = np.asarray(x)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])

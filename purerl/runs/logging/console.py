@@ -62,7 +62,7 @@ class LiveLine:
         latest = overall(progress.metrics["episode_return"])
         self._return = self._return if np.isnan(latest) else latest
         line = (
-            f"{progress.steps_in_words:>19}  {progress.steps_per_second:>9,.0f} steps/s  "
+            f"{progress.steps_text:>19}  {progress.steps_per_second:>9,.0f} steps/s  "
             f"latest return {self._return:>9.1f}  {_clock(progress.seconds_left)} left"
         )
         if self._live:
@@ -83,7 +83,7 @@ def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     entropies = np.atleast_2d(metrics["entropy"].read())[:, -1]
     columns = zip(progress.labels, episodes, returns, lengths, entropies, strict=True)
     rows = ([label, f"{n:,}", f"{mean:.1f}", f"{length:.1f}", f"{entropy:.3f}"] for label, n, mean, length, entropy in columns)
-    title = f"{progress.steps_in_words} in {_clock(progress.seconds)}{rate}"
+    title = f"{progress.steps_text} in {_clock(progress.seconds)}{rate}"
     table = table_of(title, ("run", "episodes", "return", "length", "entropy"), rows, left=0)
     table.caption = "return, length: means over the last tenth of training"
     return table
@@ -119,7 +119,7 @@ def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], 
     return table
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """Return a number and its noun, "1 run" or "2 runs"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 

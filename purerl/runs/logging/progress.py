@@ -37,7 +37,7 @@ class Progress(NamedTuple):
 
     def __repr__(self) -> str:
         """Describe the updates, steps and seconds so far, without arrays."""
-        return f"{self.updates:,} of {self.plan.num_updates:,} updates, {self.steps_in_words}, {self.seconds:.1f} s"
+        return f"{self.updates:,} of {self.plan.num_updates:,} updates, {self.steps_text}, {self.seconds:.1f} s"
 
     @property
     def steps(self) -> int:
@@ -49,7 +49,7 @@ class Progress(NamedTuple):
         return self.first_step + (self.updates if updates is None else updates) * self.plan.batch_size
 
     @property
-    def steps_in_words(self) -> str:
+    def steps_text(self) -> str:
         """Describe the environment steps so far over all runs, and the number of runs: "90,624 steps of 3 runs"."""
         return f"{self.steps:,} steps" + (f" of {len(self.labels)} runs" if len(self.labels) > 1 else "")
 

@@ -29,7 +29,7 @@ import jax
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, is_int, warn
-from purerl.core.metrics import add_up, summarize
+from purerl.core.metrics import aggregate, summarize
 from purerl.runs.logging.progress import Progress
 from purerl.runs.storage.files import atomic_write, read_file
 
@@ -63,7 +63,7 @@ def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[st
     row["steps_per_second"] = round(progress.steps_per_second, 1)
     others = {name: metric for name, metric in metrics.items() if name != "steps"}
     newest = {f"evaluation/{name}": x if len(x) > 1 else x[0] for name, x in (progress.evaluation or {}).items()}
-    for name, value in {**summarize(add_up(others)), **newest}.items():
+    for name, value in {**summarize(aggregate(others)), **newest}.items():
         row.update({name: value.item()} if value.ndim == 0 else spread(name, value, progress.labels))
     return row
 
@@ -154,7 +154,7 @@ class TextRows(Rows):
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         lines = [line for line in read_file(self.path).splitlines(keepends=True) if line.endswith(b"\n")]
-        kept = self.kept(lines, progress.updates)
+        kept = self.lines_to_keep(lines, progress.updates)
         is_row = lambda line: line[:1].isdigit() or line[:1] == b"{"  # of a CSV file, or of JSON lines
         if not progress.updates and any(map(is_row, lines)):
             warn(f"{self.path} has rows of an earlier run or start, which are replaced; give each run a file of its own")
@@ -162,14 +162,14 @@ class TextRows(Rows):
         self.sink = open(self.path, "a")  # noqa: SIM115
 
     @abc.abstractmethod
-    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+    def lines_to_keep(self, lines: list[bytes], updates: int) -> list[bytes]:
         """Return the lines to keep: those of rows up to this update, and a header line if rows have one."""
 
 
 class JsonLines(TextRows):
     """One JSON object per row; NaN and infinity are written as null."""
 
-    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+    def lines_to_keep(self, lines: list[bytes], updates: int) -> list[bytes]:
         return [line for line in lines if _update_of(line) <= updates]
 
     def write(self, row: dict[str, Any]) -> None:
@@ -184,7 +184,7 @@ class Csv(TextRows):
         self._names, self._lost = list[str](), list[str]()
         super().begin(progress)
 
-    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+    def lines_to_keep(self, lines: list[bytes], updates: int) -> list[bytes]:
         found = [next(csv.reader([line.decode(errors="replace")])) for line in lines]  # quoted labels may contain commas
         is_row = lambda row: len(row) == len(found[0]) and row[0].isdigit() and int(row[0]) <= updates
         rows = [line for line, row in zip(lines, found, strict=True) if is_row(row)]

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, warn
-from purerl.core.metrics import Max, Mean, Sum, add_up
+from purerl.core.metrics import Max, Mean, Sum, aggregate
 from purerl.runs.storage.files import AppendOnlyFile, Entry, iterate, read_errors, to_line
 
 FILE = "curves.jsonl"
@@ -77,7 +77,7 @@ class Curves:
             hint = "the run has no checkpoint, so that it begins anew, and replaces its metrics, evaluations and best states"
             warn(f"{self._path.parent}: {hint}")
         if self._path is not None and finished:
-            self._header = self._header._replace(row=_extended(self._header.row, read_header(self._path)))
+            self._header = self._header._replace(row=_extend(self._header.row, read_header(self._path)))
             records, self._pending = _resume(self._path, self._header, finished)
             self._whole += records.tobytes()
             self._journal = AppendOnlyFile(self._path, _head(self._header) + _lines(records, 0))
@@ -238,7 +238,7 @@ def row_dtype(row: Rows) -> np.dtype:
     return np.dtype([(name, np.dtype(x.dtype).newbyteorder("<"), x.shape) for name, x in parts])
 
 
-def _extended(row: np.dtype, saved: Header | None) -> np.dtype:
+def _extend(row: np.dtype, saved: Header | None) -> np.dtype:
     """Return the dtype of a row, extended by the fields of the metrics that only the journal has."""
     known = {metric for _, metric, *_ in _fields(row)}
     more = [] if saved is None else [field for field, metric, *_ in _fields(saved.row) if metric not in known]
@@ -289,4 +289,4 @@ def add_rows(before: Rows, rows: Rows, every: int) -> Rows:
         first = np.broadcast_to(first[..., None], (*x.shape[:-1], 1))
         return np.concatenate([first, x], -1)
 
-    return jax.tree.map(lambda x, first: x.astype(first.dtype), add_up(jax.tree.map(cut, rows, before)), before)
+    return jax.tree.map(lambda x, first: x.astype(first.dtype), aggregate(jax.tree.map(cut, rows, before)), before)

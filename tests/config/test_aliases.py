@@ -12,12 +12,12 @@ import pytest
 
 import purerl
 from purerl import cli
-from purerl.config import other_names
+from purerl.config import aliases
 from purerl.config.fields import is_float_leaf
 from tests.helpers.probes import Rich, Varied, acting
 from tests.helpers.tiny import CFG, digest
 
-ROWS = other_names.rows()
+ROWS = aliases.rows()
 FIELDS = sorted({row["purerl"].removeprefix("cfg.") for row in ROWS if row["purerl"].startswith("cfg.")})
 
 # For each field, a new value, and the other fields that must be set so that it has an effect.

@@ -28,7 +28,7 @@ def unknown_names(given: dict[str, Any], known: Collection[str], what: str, othe
     """
     unknown = [name for name in given if name not in known]
     systems = _likely_systems(list(given), unknown) if unknown else set()
-    hint = lambda name: renamed(name, systems) or nearest(name.lower(), known, otherwise)
+    hint = lambda name: rename_hint(name, systems) or nearest(name.lower(), known, otherwise)
     found = [Problem(name, given[name], f"no such {what}; {hint(name)}") for name in unknown]
     if len(systems) == 1:
         there = {row["name"]: row for row in rows() if row["system"] in systems and _is_setting(row["purerl"])}
@@ -40,7 +40,7 @@ def unknown_names(given: dict[str, Any], known: Collection[str], what: str, othe
     return found
 
 
-def renamed(name: str, systems: Collection[str] = ()) -> str:
+def rename_hint(name: str, systems: Collection[str] = ()) -> str:
     """Return a hint for a name from another system, ignoring case. If no system has the name, return "".
 
     Args:
