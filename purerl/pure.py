@@ -23,7 +23,7 @@ from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any, wou
 from purerl.core.keys import Clock, typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.plan import PhasePlan, Plan
-from purerl.core.platform import strong, with_matmul_precision
+from purerl.core.platform import to_strong_dtypes, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
 from purerl.core.types import Network, TrainResult, TrainState
 from purerl.learning.nonfinite import freeze
@@ -76,7 +76,7 @@ class Train:
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
         # Initial states of custom parts may be weakly typed, updated states not.
-        init = lambda key: strong(algorithm.init(key), "state")
+        init = lambda key: to_strong_dtypes(algorithm.init(key), "state")
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
         update = functools.wraps(update)(lambda state, update=update: update(_check_state(state)))
         # `inline=True` lets shape queries and all compiled programs share one trace of each of these two functions.
@@ -156,7 +156,7 @@ class Train:
             raise ConfigError([Problem("env_params", env_params, "must be a dict from parameter names to numbers, or None")])
         levels = self.cfg.num_levels if training_levels else 0
         apart = env_params or levels != self.cfg.num_levels or env is not None
-        env = self.separate_environments(env_params, levels, env) if apart else self._evaluated
+        env = self.make_env(env_params, levels, env) if apart else self._evaluation_env
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; set max_steps")])
@@ -173,9 +173,7 @@ class Train:
 
         return self._traced(run)(self.policy(state), typed_key(key))
 
-    def separate_environments(
-        self, env_params: dict[str, Any] | None = None, num_levels: int = 0, env: Any = None
-    ) -> Environment:
+    def make_env(self, env_params: dict[str, Any] | None = None, num_levels: int = 0, env: Any = None) -> Environment:
         """Return fresh training environments, or those of `env`, with overrides `env_params` and `num_levels` levels (0: any).
 
         Raises:
@@ -193,9 +191,9 @@ class Train:
         return made
 
     @functools.cached_property
-    def _evaluated(self) -> Environment:
+    def _evaluation_env(self) -> Environment:
         """Return the evaluation environments: the training environments, or a separate set if these are external (Python)."""
-        return self.separate_environments() if self.env.host else self.env
+        return self.make_env() if self.env.host else self.env
 
     @functools.cached_property
     def action_unit(self) -> str:

@@ -37,7 +37,7 @@ from purerl.envs.frames import with_frames
 from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
-from purerl.learning.custom import check_advantage_shape, check_loss_shape, extra_term, measurement
+from purerl.learning.custom import extra_term, guard_advantage_shape, guard_loss_shape, measurement
 from purerl.learning.learner import Components
 from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import RewardStage
@@ -228,8 +228,8 @@ def _components(cfg: OnPolicyConfig, given: dict[str, Any], stream: Intrinsic | 
     """Return the replaceable parts: the given functions, wrapped in checks, or the config's defaults."""
     losses = (kl_loss,) if cfg.measures_kl else ()
     return Components(
-        advantage=check_advantage_shape(given["advantage"]) if "advantage" in given else estimate,
-        policy_loss=check_loss_shape(given["policy_loss"]) if "policy_loss" in given else surrogate,
+        advantage=guard_advantage_shape(given["advantage"]) if "advantage" in given else estimate,
+        policy_loss=guard_loss_shape(given["policy_loss"]) if "policy_loss" in given else surrogate,
         extra_losses=(*losses, extra_term(given["extra_loss"])) if "extra_loss" in given else losses,
         optimizer=base_optimizer(cfg, given.get("optimizer")),
         lr_schedule=given.get("lr_schedule"),

@@ -223,7 +223,7 @@ def test_deterministic_evaluation_takes_the_mode():
 
 def test_evaluation_parameters_may_change_the_bounds_of_actions():
     train = purerl.make_train(PPOConfig(env="Pendulum-v1", hidden=(8,)))
-    env = train.separate_environments({"max_torque": 1.0})
+    env = train.make_env({"max_torque": 1.0})
     assert (env.action_space.high != train.env.action_space.high).all()
 
 

@@ -78,7 +78,7 @@ class Bootstrap(NamedTuple):
             kept = where_any(after.truncated, write, final_obs), so_far + after.truncated
         return kept, ()
 
-    def following(self, params: PyTree, kept: PyTree, last: Actor, steps: LoopStep, next_obs: PyTree) -> jax.Array:
+    def bootstrap_values(self, params: PyTree, kept: PyTree, last: Actor, steps: LoopStep, next_obs: PyTree) -> jax.Array:
         """Return the bootstrap value of each step, `[T, B(, K)]`.
 
         Args:
@@ -96,7 +96,7 @@ class Bootstrap(NamedTuple):
         else:
             final_obs = kept[0] if self.apart else final_obs_of(next_obs, flags.truncated, self.count)
             final_value, last_value = edge_values(self.network, params, final_obs, last.obs, last.first)
-            final_value = at_truncations(final_value, flags.truncated)
+            final_value = copy_to_truncations(final_value, flags.truncated)
         truncated = jnp.zeros_like(flags.truncated) if self.truncation == "ignore" else flags.truncated
         return next_values(value, truncated, final_value, last_value)
 
@@ -192,7 +192,7 @@ def final_obs_of(next_obs: PyTree, truncated: jax.Array, count: int) -> PyTree:
     return jax.tree.map(lambda x: x[step, jnp.arange(x.shape[1])[None]], next_obs)
 
 
-def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
+def copy_to_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
     """Copy values of observations before resets, `[C, B, ...]`, to the truncated steps, `[T, B, ...]`. Others are arbitrary."""
     if x.shape[0] == truncated.shape[0]:
         return x

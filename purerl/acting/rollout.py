@@ -154,7 +154,7 @@ def collect(
     sequences, late = T // (length or T), valued and not recurrent
     (last, kept, resets), steps, carries = _scan_time(network, params, step, first_states, begin, draws, sequences, late)
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
-    next_value = bootstrap.following(params, kept, last, steps, next_obs) if valued else steps.final_value
+    next_value = bootstrap.bootstrap_values(params, kept, last, steps, next_obs) if valued else steps.final_value
     steps = steps._replace(obs=obs, final_value=next_value)
     transition = _transition(steps, next_obs if keep_next_obs else (), truncation)
     metrics = rollout_metrics(transition, steps, info, episode_info)

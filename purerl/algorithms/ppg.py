@@ -94,9 +94,9 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
         phase, evaluate = aux_phase(current), lambda params: policy_and_value_error(current.network, params)
 
         def run():
-            wide = side_by_side(buffer)
+            wide = concatenate_rollouts(buffer)
             steps = wide.steps.replace(target=standardize_values(state.statistics, wide.steps.target))
-            clone, error_before = in_chunks(evaluate(state.params), wide.replace(steps=steps), width)
+            clone, error_before = apply_in_chunks(evaluate(state.params), wide.replace(steps=steps), width)
             batch = wide.replace(steps=steps.replace(clone=clone))
             before, key, batch = reduce_before({"aux/error_before": mean_of(error_before)}, state.key, batch)
             params, opt_state_after, metrics = run_epochs(phase, state.clock, key, state.params, opt_state, batch)
@@ -105,7 +105,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
             keep = lambda path, old, new: old if is_frozen(path) else new
             trained = (params, opt_state_after)
             params, opt_state_after = jax.tree_util.tree_map_with_path(keep, (state.params, opt_state), trained)
-            policy, error_after = in_chunks(evaluate(params), batch, width)
+            policy, error_after = apply_in_chunks(evaluate(params), batch, width)
             after = {"aux/error_after": mean_of(error_after), "aux/kl_after": mean_of(clone.kl(policy))}
             return params, opt_state_after, metrics | before | after
 
@@ -137,7 +137,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
     return base._replace(init=init, phases=(*base.phases, auxiliary), skipped=skipped)
 
 
-def side_by_side(buffer: Sequences) -> Sequences:
+def concatenate_rollouts(buffer: Sequences) -> Sequences:
     """Concatenate the rollouts of a buffer, `[T, n_pi, B, ...]`, along the environment axis: `[T, n_pi * B, ...]`."""
     steps = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), buffer.steps)
     return Sequences(steps, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), buffer.carry))
@@ -235,7 +235,7 @@ def policy_and_value_error(network: Network, params: Groups) -> Callable[[Sequen
     return outputs_of
 
 
-def in_chunks(function: Callable[[Sequences], Any], data: Sequences, size: int) -> Any:
+def apply_in_chunks(function: Callable[[Sequences], Any], data: Sequences, size: int) -> Any:
     """Apply a function to N sequences, leaves `[L, N, ...]`, in chunks of `size` sequences; `size` divides N."""
 
     def one(i):

@@ -48,13 +48,13 @@ from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import fold_in_name
 from purerl.core.metrics import mean_of
-from purerl.core.platform import strong
+from purerl.core.platform import to_strong_dtypes
 from purerl.core.reductions import local_key, pmean
 from purerl.core.types import Intrinsic, Network, PyTree, Transition
 from purerl.networks.foreign import apply_module
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
-from purerl.networks.torsos import convolutions, encode, without
+from purerl.networks.torsos import convolutions, drop_entries, encode
 
 PRIOR = 1e-4  # number of values of F that the initial variance 1 counts for, as in OpenAI's code
 
@@ -113,12 +113,12 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
     previous = (f"previous_{name}" for name in cfg.memory_inputs)
     settings = cfg.intrinsic
     hidden, unseen = settings.hidden, (cfg.action_mask, cfg.critic_obs, *previous)
-    space = without(env.observation_space, unseen)
+    space = drop_entries(env.observation_space, unseen)
     layers = convolutions(space)
     torso = lambda: MLP(hidden, nn.relu) if layers is None else CNN(layers, hidden, nn.relu)
     random_net = RNDNetwork(torso(), (), settings.features)
     predictor = RNDNetwork(torso(), (hidden[-1],) * 2, settings.features)
-    seen_of = lambda obs: without(obs, unseen)
+    seen_of = lambda obs: drop_entries(obs, unseen)
     read = lambda obs: encode(seen_of(obs), space)
 
     def apply(net: RNDNetwork, params: PyTree, z: jax.Array) -> jax.Array:
@@ -213,6 +213,6 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
                 [Problem("intrinsic", shapes(after), f"reward must return a state like its input, {shapes(state)}")]
             )
         reward_ = jnp.asarray(reward_).astype(jnp.float32)
-        return reward_, strong(after, "intrinsic"), {"intrinsic_reward": mean_of(reward_)}
+        return reward_, to_strong_dtypes(after, "intrinsic"), {"intrinsic_reward": mean_of(reward_)}
 
     return Intrinsic(lambda key, obs: ({}, init(key, obs)), paid)

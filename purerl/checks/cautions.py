@@ -21,7 +21,7 @@ from purerl.core.errors import Problem, warn
 from purerl.core.masks import INVERTED, LIKELY
 from purerl.core.spaces import Box, Space, bounds_map, entries_of, have_scale, is_index, parts_of
 from purerl.learning.phases import Phase
-from purerl.networks.torsos import without
+from purerl.networks.torsos import drop_entries
 
 
 def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ def _likely_mistakes(cfg: OnPolicyConfig, given: dict[str, Any]) -> list[Problem
 
 def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
     found = list(env.host.warnings) if env.host else []
-    spaces = entries_of(without(env.observation_space, (cfg.action_mask,)))
+    spaces = entries_of(drop_entries(env.observation_space, (cfg.action_mask,)))
     hints = {"float64": "are cast to float32", "uint8": "are cast to float32 without scaling, since they are not images"}
     order = "are read as [height, width, channels]; transpose images whose channels come first"
     for space in spaces.values() if "network" not in given else []:

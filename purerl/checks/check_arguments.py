@@ -13,7 +13,7 @@ from jax.core import Tracer
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, custom_code, name_of, raise_if_any
+from purerl.core.errors import ConfigError, Problem, convert_errors, name_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
@@ -51,7 +51,7 @@ def check_parts(given: dict[str, Any]) -> None:
     }
     for name, (args, expected) in calls.items():
         if name in given:
-            with custom_code(name, f"{name_of(given[name])}({', '.join(str(list(x.shape)) for x in args)})"):
+            with convert_errors(name, f"{name_of(given[name])}({', '.join(str(list(x.shape)) for x in args)})"):
                 result = jax.eval_shape(given[name], *args)
             if getattr(result, "shape", None) != expected:
                 found.append(
@@ -122,7 +122,7 @@ def make_algorithm(maker: Callable, cfg: OnPolicyConfig, env: Environment, netwo
     Raises:
         ConfigError: `maker` fails, or returns anything but an `Algorithm`.
     """
-    with custom_code("algorithm", "algorithm(cfg, env, network, parts)"):
+    with convert_errors("algorithm", "algorithm(cfg, env, network, parts)"):
         made = maker(cfg, env, network, parts)
     if not isinstance(made, Algorithm):
         raise ConfigError([Problem("algorithm", made, "must return a purerl.Algorithm(init, update, phases)")])

@@ -12,8 +12,8 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import surely_holds
 from purerl.core.environment import Environment
-from purerl.core.errors import Problem, custom_code, raise_if_any, warn
-from purerl.core.platform import strong
+from purerl.core.errors import Problem, convert_errors, raise_if_any, warn
+from purerl.core.platform import to_strong_dtypes
 from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, Space, action_shapes, parts_of
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.learning.custom import optimizer_problems
@@ -36,10 +36,10 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig, d
     num_envs = 2
     params, obs = shapes_of(cfg, network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
-    with custom_code("network", f"initial_carry({num_envs})"):
-        carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs), "network.initial_carry"))
+    with convert_errors("network", f"initial_carry({num_envs})"):
+        carry = jax.eval_shape(lambda: to_strong_dtypes(network.initial_carry(num_envs), "network.initial_carry"))
     shapes = jax.tree.map(lambda x: list(x.shape), obs)
-    with custom_code("network", f"apply(params, carry, obs {shapes}, first {list(first.shape)})"):
+    with convert_errors("network", f"apply(params, carry, obs {shapes}, first {list(first.shape)})"):
         result = jax.eval_shape(network.apply, params, carry, obs, first)
     if found := _output_problems(cfg, result, distils):
         return found
@@ -81,7 +81,7 @@ def _action_problems(outputs: Outputs, space: Space, num_envs: int) -> list[Prob
     if isinstance(space, Mixed) and len(getattr(outputs.policy, "parts", ())) != len(parts_of(space)):
         hint = f"the policy must be purerl.distributions.Joint, with a distribution for each of {len(parts_of(space))} parts"
         return [Problem("network", type(outputs.policy), hint)]
-    with custom_code("network", "the policy's sample(noise), env_action and log_prob"):
+    with convert_errors("network", "the policy's sample(noise), env_action and log_prob"):
         action, log_prob = jax.eval_shape(act, outputs.policy)
     expected, shapes = action_shapes(space, 1, num_envs), lambda tree: jax.tree.map(lambda x: list(x.shape), tree)
     dtypes = lambda tree: jax.tree.map(lambda x: x.dtype.name, tree)
@@ -111,7 +111,7 @@ def _measure_problems(policy: Any, num_envs: int) -> list[Problem]:
     found, measures = [], {"entropy": lambda policy: policy.entropy(), "kl": lambda policy: policy.kl(policy)}
     for name in (name for name in measures if hasattr(policy, name)):
         shape = (1, num_envs)
-        with custom_code("network", f"the policy's {name}"), contextlib.suppress(NotImplementedError):
+        with convert_errors("network", f"the policy's {name}"), contextlib.suppress(NotImplementedError):
             shape = jax.eval_shape(measures[name], policy).shape
         if shape != (1, num_envs):
             hint = f"the policy's {name} must have one number for each action, [1, {num_envs}]"
@@ -253,7 +253,7 @@ def shapes_of(cfg: OnPolicyConfig, network: Network, env: Environment, num_envs:
     key = jax.random.key(0)
     _, obs = jax.eval_shape(lambda key: env.reset(jax.random.split(key, cfg.num_envs)), key)
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, num_envs, *x.shape[1:]), x.dtype), obs)
-    with custom_code("network", f"init(key, obs {jax.tree.map(lambda x: list(x.shape), obs)})"):
+    with convert_errors("network", f"init(key, obs {jax.tree.map(lambda x: list(x.shape), obs)})"):
         return jax.eval_shape(network.init, key, obs), obs
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, custom_code
+from purerl.core.errors import ConfigError, Problem, convert_errors
 from purerl.envs.functions import wrap_if_bare
 
 
@@ -21,7 +21,7 @@ def import_path(path: str, flag: str) -> Any:
         raise ConfigError([Problem(flag, path, "must be an import path, such as package.module:name")])
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    with custom_code(flag, f"import {path}"):
+    with convert_errors(flag, f"import {path}"):
         return pkgutil.resolve_name(path)
 
 
@@ -36,7 +36,7 @@ def import_env(path: str, env_kwargs: tuple) -> Any:
         return None
     found = import_path(path, "env")
     if callable(found):
-        with custom_code("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
+        with convert_errors("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
             found = found(**dict(env_kwargs))
     elif env_kwargs:
         raise ConfigError([Problem("env_kwargs", dict(env_kwargs), f"{path} is an object and takes no arguments")])

@@ -35,6 +35,7 @@ from purerl.cli.flags import (
     OF_TYRO,
     base_values,
     config_of,
+    file_values,
     flags_of,
     given_flags,
     job_arguments,
@@ -42,7 +43,6 @@ from purerl.cli.flags import (
     refuse_unknown,
     short_help,
     values_of,
-    values_of_file,
 )
 from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
@@ -143,7 +143,7 @@ def _run(args: list[str]) -> int:
     refuse_swept(args, asked)
     cfg = config_of(algorithms[name], values)
     if isinstance(asked, Tuning):
-        return run_tuning(cfg, asked, {*given_flags(args), *values_of_file(args, algorithms, options_class)})
+        return run_tuning(cfg, asked, {*given_flags(args), *file_values(args, algorithms, options_class)})
     return run_training(cfg, asked)
 
 

@@ -15,7 +15,7 @@ from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
 from purerl.runs.compile_cache import cache_directory, cached_programs
-from purerl.runs.logging.console import LiveLine, count_of, evaluation_table, table_of
+from purerl.runs.logging.console import LiveLine, evaluation_table, format_count, table_of
 from purerl.runs.run import Run, load, saved_values
 from purerl.studies.compare import compare
 from purerl.studies.listing import list_overviews
@@ -150,7 +150,7 @@ def list_runs(folder: tyro.conf.Positional[str] = "runs") -> None:
         best = "" if np.isnan(run.best) else f"{run.best:.1f}"
         steps, total = (f"{x:,}" if x else "" for x in (run.steps, run.total_steps))
         rows.append([name, run.algorithm, run.task, str(run.runs or ""), steps, total, best, run.state, f"{run.size / 1e6:.1f}"])
-    table = table_of(f"{count_of(len(rows), 'run')} in {folder}", columns, rows, left=3)
+    table = table_of(f"{format_count(len(rows), 'run')} in {folder}", columns, rows, left=3)
     table.caption = "best return: the highest mean of a run, over an evaluation or the last tenth of training"
     LiveLine().console.print(table)
 

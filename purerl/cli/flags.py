@@ -117,7 +117,7 @@ def job_arguments(args: list[str]) -> dict[str, Any] | None:
     return found if names_job or "distributed" in given else None
 
 
-def values_of_file(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options]) -> dict[str, Any]:
+def file_values(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options]) -> dict[str, Any]:
     """Return the values of the file of flags that `--config` names, by flag; {} without a file."""
     _, path = given_flags(args).get("config", ("", True))
     read = isinstance(path, str)  # a flag without a value is refused later, when all flags are read
@@ -133,7 +133,7 @@ def base_values(
     """
     if not (args and args[0] in algorithms):
         return {}
-    given, file = {name: value for name, (_, value) in given_flags(args).items()}, values_of_file(args, algorithms, options)
+    given, file = {name: value for name, (_, value) in given_flags(args).items()}, file_values(args, algorithms, options)
     name = file.get("preset") if given.get("preset", True) is True else given["preset"]
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[args[0]]()):

@@ -13,10 +13,10 @@ from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.runs.analysis.statistics import few_seeds, format_number
-from purerl.runs.devices.processes import by_first, is_first
+from purerl.runs.devices.processes import call_in_first, is_first
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
-from purerl.runs.logging.console import PLAIN, LiveLine, closing_table, count_of, table_of
+from purerl.runs.logging.console import PLAIN, LiveLine, closing_table, format_count, table_of
 from purerl.runs.logging.progress import Progress
 from purerl.runs.stopping import STOPPED, at_return
 from purerl.studies import space
@@ -44,7 +44,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     if found := [Problem(name, getattr(asked, name), "needs --sweep") for name in ("draws", "at_once") if getattr(asked, name)]:
         raise ConfigError(found)
     live_line = LiveLine()
-    watching = by_first(lambda: (live_line, *_recorders(asked, cfg, asked.directory))) or ()
+    watching = call_in_first(lambda: (live_line, *_recorders(asked, cfg, asked.directory))) or ()
     _announce(cfg, f", {asked.num_seeds} seeds" if asked.num_seeds > 1 else "")
     result = fit(cfg, recorders=watching, **options)
     if result.progress.updates and watching:
@@ -69,14 +69,14 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
     hint = f"cannot be swept, since {cfg.env} is made once; start a run for each value"
     raise_if_any([Problem("sweep", path, hint) for path in fixed])
     made = sweep(cfg, values, draws=asked.draws, seed=asked.seed)
-    _announce(cfg, f", {count_of(len(made.points), 'config')} x {count_of(asked.num_seeds, 'seed')}", values)
+    _announce(cfg, f", {format_count(len(made.points), 'config')} x {format_count(asked.num_seeds, 'seed')}", values)
     recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
     result = made.fit(at_once=asked.at_once or None, recorders=recorders_of, **options)
     if not is_first():
         return _status(result.stopped_by)
     summary = result.summary()
     rows = [[x.label, str(x.seeds), x.score] for x in summary]
-    sizes = f"{count_of(len(made.points), 'config')}, {count_of(len(result.programs), 'program')}"
+    sizes = f"{format_count(len(made.points), 'config')}, {format_count(len(result.programs), 'program')}"
     console, table = LiveLine().console, table_of(sizes, ("config", "seeds", "return"), rows)
     table.caption = f"return: interquartile mean {result.window}, 95 % interval"
     console.print(table)
@@ -85,7 +85,7 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
     if result.diverged:
         lines.append(f"{result.diverged} of {result.returns.size} runs diverged and have no score.")
     if result.stopped_by:
-        lines.append(f"Stopped in program {len(result.results)} of {len(result.programs)}{_to_continue(asked)}")
+        lines.append(f"Stopped in program {len(result.results)} of {len(result.programs)}{_continue_hint(asked)}")
     console.print("\n".join([*_few_seeds(summary), *lines]), **PLAIN)
     return _status(result.stopped_by)
 
@@ -99,18 +99,18 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
     options = _select_arguments(tune, asked) | import_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     console = LiveLine().console
     trials = int(min(asked.trials, space.num_points(cfg, values)))
-    sizes = f", {count_of(trials, 'trial')} x {count_of(asked.num_seeds, 'seed')}"
+    sizes = f", {format_count(trials, 'trial')} x {format_count(asked.num_seeds, 'seed')}"
     _announce(cfg, f"{sizes}; the score of a trial is its mean return over the last fifth of a rung", values)
     found = tune(cfg, values, watch=step_printer(LiveLine(), asked.rungs), **options)
     if (score := found.summary) is None:  # the study was stopped
-        console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
+        console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_continue_hint(asked)}", **PLAIN)
         return _status(found.stopped_by)
     completed = [x for x in found.trials if x.completed]
     rows = [[str(x.number), space.format_point(x.point), format_number(x.score)] for x in completed[: asked.finalists]]
-    title = f"best completed trials of {len(found.trials)}, by the score over {count_of(asked.num_seeds, 'seed')}"
+    title = f"best completed trials of {len(found.trials)}, by the score over {format_count(asked.num_seeds, 'seed')}"
     console.print(table_of(title, ("trial", "hyperparameters", "score"), rows, left=2))
     lines = [
-        f"Return of the winner on {count_of(score.seeds, 'new seed')}, over the last tenth of training: {score.score}, "
+        f"Return of the winner on {format_count(score.seeds, 'new seed')}, over the last tenth of training: {score.score}, "
         "interquartile mean and 95 % interval.",
         *_few_seeds([score]),
         "Importance in completed trials: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
@@ -148,10 +148,10 @@ def _stop_message(progress: Progress, stopped_by: signal.Signals | str, asked: T
     text = f"Stopped after {progress.updates:,} of {progress.plan.num_updates:,} updates"
     if stopped_by == STOPPED:
         return f"{text}: the mean return is at least {asked.stop_at_return:g}."
-    return text + _to_continue(asked)
+    return text + _continue_hint(asked)
 
 
-def _to_continue(asked: Options) -> str:
+def _continue_hint(asked: Options) -> str:
     if asked.directory:
         return f". All is saved in {asked.directory}; run the same command to continue."
     return ". Nothing was saved; use --directory DIR to save runs and continue them."

@@ -92,6 +92,8 @@ def configclass(cls: type) -> type:
     """
     if not issubclass(cls, Config):
         raise ConfigError([Problem("configclass", cls, "must extend a config class, such as purerl.PPOConfig")])
+    if "resolved" in vars(cls):
+        raise ConfigError([Problem(f"{cls.__name__}.resolved", ..., "is not called; the method's name is resolve")])
     cls.__hash__ = Config.__hash__  # a dataclass's own hash fails on dicts
     notes = vars(cls).get("__annotations__", {})
     bare = [name for name, x in vars(cls).items() if isinstance(x, dataclasses.Field) and name not in notes]
@@ -107,8 +109,8 @@ def configclass(cls: type) -> type:
     except (TypeError, ValueError) as error:  # a mutable default, such as a list
         raise ConfigError([Problem("configclass", cls, str(error))]) from error
     hint = "must be purerl.leaf(default) for a float that can be swept, or purerl.static(default)"
-    plain = [field for field in dataclasses.fields(made) if "rule" not in field.metadata]
-    raise_if_any([Problem(f"{cls.__name__}.{field.name}", field.default, hint) for field in plain])
+    without_rule = [field for field in dataclasses.fields(made) if "rule" not in field.metadata]
+    raise_if_any([Problem(f"{cls.__name__}.{field.name}", field.default, hint) for field in without_rule])
     for field in dataclasses.fields(made):
         if isinstance(field.type, str):  # the module has `from __future__ import annotations`
             field.type = typing.get_type_hints(made)[field.name]
@@ -285,12 +287,12 @@ def as_tuples(value: Any) -> Any:
     return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
-def plain(x: Any) -> Any:
+def to_python(x: Any) -> Any:
     """Return a value with Python's numbers and tuples in place of NumPy's and JAX's numbers, arrays and lists, also in dicts."""
     x = x.tolist() if hasattr(x, "tolist") else x
     if isinstance(x, dict):
-        return {name: plain(value) for name, value in x.items()}
-    return tuple(map(plain, x)) if type(x) in (list, tuple) else x
+        return {name: to_python(value) for name, value in x.items()}
+    return tuple(map(to_python, x)) if type(x) in (list, tuple) else x
 
 
 def parse_json(text: str) -> Any:

@@ -40,7 +40,7 @@ def _in_a_line(value: Any) -> str:
 
 
 @contextlib.contextmanager
-def custom_code(field: str, what: str) -> Iterator[None]:
+def convert_errors(field: str, what: str) -> Iterator[None]:
     """Convert an exception from custom code into a ConfigError, and chain the original. A ConfigError passes unchanged.
 
     Args:
@@ -59,7 +59,7 @@ def custom_code(field: str, what: str) -> Iterator[None]:
 
 def guard(field: str, function: Callable) -> Callable:
     """Wrap a custom function so that its errors become ConfigErrors about the argument `field`."""
-    return custom_code(field, name_of(function))(function)
+    return convert_errors(field, name_of(function))(function)
 
 
 def name_of(function: Any) -> str:

@@ -144,7 +144,7 @@ def means(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
 # --- arrays in loops ---------------------------------------------------------------------------------------------------
 
 
-def strong(tree: Any, name: str = "env") -> Any:
+def to_strong_dtypes(tree: Any, name: str = "env") -> Any:
     """Return arrays with strong dtypes: weak dtypes would change in a scan's carry. Raise a ConfigError if a leaf is no array."""
 
     def one(path, x):

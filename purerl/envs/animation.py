@@ -32,7 +32,7 @@ def ffmpeg() -> str:
     return get_ffmpeg_exe()
 
 
-def drawing(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
+def make_draw(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
     """Return the function `draw` of an environment of `wrap_env`. It saves the images `render(states)`, `seconds` per image."""
 
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:

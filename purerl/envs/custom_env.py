@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from purerl.core.auto_reset import AutoReset, after_step, change_step
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem, custom_code, is_count, raise_if_any
-from purerl.core.platform import strong
+from purerl.core.errors import ConfigError, Problem, convert_errors, is_count, raise_if_any
+from purerl.core.platform import to_strong_dtypes
 from purerl.core.spaces import Discrete, Indices, Space, action_shapes, entries_of, is_index
 from purerl.envs.converted_spaces import action_space_of, fits
 from purerl.envs.outputs import check_names, plain_dicts, step_problems
@@ -32,15 +32,15 @@ def check_custom(env: Environment, num_envs: int) -> Environment:
         raise ConfigError([Problem("env.truncates_after", least, "must be an int of at least 1, or None")])
 
     def reset(keys):
-        with custom_code("env", f"reset(keys [{keys.shape[0]}])"):
-            env_state, obs = strong(env.reset(keys))
+        with convert_errors("env", f"reset(keys [{keys.shape[0]}])"):
+            env_state, obs = to_strong_dtypes(env.reset(keys))
             return env_state, plain_dicts(obs)
 
     def checked_step(step):
         def run(keys, env_state, action):
             shapes = jax.tree.map(lambda x: list(x.shape), action)
-            with custom_code("env", f"step(keys {list(keys.shape)}, env_state, action {shapes})"):
-                after = strong(step(keys, env_state, action))
+            with convert_errors("env", f"step(keys {list(keys.shape)}, env_state, action {shapes})"):
+                after = to_strong_dtypes(step(keys, env_state, action))
                 if not isinstance(after, TimeStep):
                     return after  # refused below
                 return after.replace(obs=plain_dicts(after.obs), next_obs=plain_dicts(after.next_obs))
@@ -48,7 +48,7 @@ def check_custom(env: Environment, num_envs: int) -> Environment:
         return run
 
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, num_envs)))
-    with custom_code("env", f"reset(keys [{num_envs}])"):
+    with convert_errors("env", f"reset(keys [{num_envs}])"):
         env_state, obs = jax.eval_shape(reset, jax.ShapeDtypeStruct((num_envs,), keys.dtype))
     action = action_shapes(action_space, num_envs)
     step = change_step(env.step, reset, checked_step)

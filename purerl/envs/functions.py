@@ -8,8 +8,8 @@ from jax.core import Tracer
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import NEVER, Environment
-from purerl.core.errors import ConfigError, Problem, custom_code, is_count, raise_if_any
-from purerl.core.platform import strong
+from purerl.core.errors import ConfigError, Problem, convert_errors, is_count, raise_if_any
+from purerl.core.platform import to_strong_dtypes
 from purerl.core.spaces import action_shapes
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.outputs import make_time_step, plain_dicts, step_problems, unpack_result, warn_of_counters
@@ -85,7 +85,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
 
     def reset(key):
         env_state, obs = unpack_result(env.reset(key), 2, "reset", PROTOCOL)
-        return strong(((env_state, jnp.int32(0)), plain_dicts(obs)))
+        return to_strong_dtypes(((env_state, jnp.int32(0)), plain_dicts(obs)))
 
     def step(key, env_state, action):
         inner, count = env_state
@@ -94,12 +94,12 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         truncated = truncated if limit is None else jnp.asarray(truncated) | (count + 1 >= limit)
         return make_time_step(obs, (inner, count + 1), reward, terminated, truncated, info)
 
-    with custom_code("env", "reset(key)"):
+    with convert_errors("env", "reset(key)"):
         env_state, obs = jax.eval_shape(reset, jax.random.key(0))
     action_space = action_space_of(env.action_space)
     observation_space = observation_space_of(getattr(env, "observation_space", None), obs, found := [])
     raise_if_any(found)
-    with custom_code("env", "step(key, state, action)"), warn_of_counters(env):
+    with convert_errors("env", "step(key, state, action)"), warn_of_counters(env):
         after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
     raise_if_any(step_problems(env_state, obs, after))
     return Environment(

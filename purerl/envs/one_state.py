@@ -10,7 +10,7 @@ import numpy as np
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Box
-from purerl.envs.animation import drawing
+from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import opengl_hint
 from purerl.envs.parameters import check_counts
@@ -77,4 +77,4 @@ def one_state(env: Any, episode_length: int, action_repeat: int, render: Callabl
 
     with jax.ensure_compile_time_eval():  # brax computes `dt` with jax.numpy, and a trace would make it a tracer
         seconds = float(env.dt) * action_repeat
-    return wrapped._replace(draw=drawing(images, seconds))
+    return wrapped._replace(draw=make_draw(images, seconds))

@@ -10,7 +10,7 @@ import numpy as np
 
 from purerl.core.environment import TimeStep
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
-from purerl.core.platform import strong
+from purerl.core.platform import to_strong_dtypes
 from purerl.core.types import PyTree
 
 
@@ -41,7 +41,7 @@ def make_time_step(obs: Any, env_state: Any, reward: Any, terminated: Any, trunc
         raise ConfigError([Problem("env.step", ..., "the reward must be a real scalar, not None")])
     if not isinstance(info, dict):
         raise ConfigError([Problem("env.step", ..., f"info must be a dict, such as {{}}, not a {type(info).__name__}")])
-    env_state, obs, reward, terminated, truncated = strong((env_state, plain_dicts(obs), reward, terminated, truncated))
+    env_state, obs, reward, terminated, truncated = to_strong_dtypes((env_state, plain_dicts(obs), reward, terminated, truncated))
     reward = reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward
     info = {name: jnp.asarray(x, jnp.float32) for name, x in info.items() if _is_numeric(x)}
     return TimeStep(env_state, obs, obs, reward, terminated, truncated, info)

@@ -33,7 +33,7 @@ class Made(NamedTuple):
 
 
 @contextlib.contextmanager
-def constructing(env_id: str, env_kwargs: tuple, names: Iterable[str] | None = None) -> Iterator[None]:
+def construct_outside_trace(env_id: str, env_kwargs: tuple, names: Iterable[str] | None = None) -> Iterator[None]:
     """Let the block construct an environment outside of any trace, and raise the block's errors as ConfigErrors.
 
     Args:

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, custom_code
+from purerl.core.errors import ConfigError, Problem, convert_errors
 from purerl.core.keys import fold_in_name
 from purerl.core.spaces import Discrete
 from purerl.core.types import PyTree
@@ -133,7 +133,8 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
         if game.num_players > 2 and jax.tree.leaves(carry):
             hint = f"has one hidden state, but must control several of {game.num_players} players; use a feedforward policy"
             raise ConfigError([Problem("opponent", player, hint)])
-        with custom_code("opponent", "must be trained without memory_inputs and frame_stack; opponent(carry, obs, first, key)"):
+        call = "must be trained without memory_inputs and frame_stack; opponent(carry, obs, first, key)"
+        with convert_errors("opponent", call):
             jax.eval_shape(player, carry, obs, jax.ShapeDtypeStruct((1,), bool), jax.random.key(0))
     made = wrap_env(_Versus(game, opponents or (_RandomPlayer(),)))
     return made._replace(name=f"versus/{game.id}: {', '.join(map(_text, opponents)) or 'random moves'}")

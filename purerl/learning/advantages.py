@@ -31,7 +31,7 @@ from purerl.core.platform import scan
 from purerl.core.reductions import pmean
 from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Scalar, Transition
-from purerl.learning.custom import check_advantage_shape
+from purerl.learning.custom import guard_advantage_shape
 from purerl.learning.losses import MAX_LOG_RATIO
 
 ROUNDING = 1e-12  # a variance of at most this share of the squared mean is taken for rounding
@@ -171,7 +171,7 @@ def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[
 
     The metric `explained_variance` is the fraction of the variance of the extrinsic targets that the rollout's values predict.
     """
-    estimator = check_advantage_shape(estimator) if estimator is not estimate else estimate
+    estimator = guard_advantage_shape(estimator) if estimator is not estimate else estimate
     estimator = estimator if cfg.streams == 1 else over_streams(estimator)
 
     def advantages(steps: Transition) -> tuple[Advantages, dict[str, Mean]]:

@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core.dependence import inputs_read
-from purerl.core.errors import ConfigError, Problem, custom_code, guard, name_of, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, convert_errors, guard, name_of, raise_if_any, warn
 from purerl.core.metrics import NUMBERS, Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 from purerl.networks.foreign import describe
@@ -60,7 +60,7 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
     return measure
 
 
-def check_loss_shape(function: Callable) -> Callable:
+def guard_loss_shape(function: Callable) -> Callable:
     """Wrap a custom `policy_loss`; the wrapper raises unless the loss has one number for each step, `[L, N]`.
 
     It warns if the loss does not depend on the outputs of the trained policy, for example because it reads only `old`.
@@ -68,7 +68,7 @@ def check_loss_shape(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def loss(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
-        with custom_code("policy_loss", f"{name_of(function)}(outputs, old, advantage, cfg)"):
+        with convert_errors("policy_loss", f"{name_of(function)}(outputs, old, advantage, cfg)"):
             found = function(outputs, old, advantage, cfg)
         if getattr(found, "shape", None) != advantage.shape:
             hint = f"{name_of(function)} must return losses of shape {list(advantage.shape)}, one per step"
@@ -86,7 +86,7 @@ def _warn_unless_learnt(field: str, loss: Callable, *learnt: PyTree) -> None:
         warn(str(Problem(field, ..., hint)))
 
 
-def check_advantage_shape(function: Callable) -> Callable:
+def guard_advantage_shape(function: Callable) -> Callable:
     """Wrap a custom `advantage`; the wrapper raises unless the result is `Advantages` with the shape of the values."""
     call = guard("advantage", function)
 
@@ -130,7 +130,7 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
         return optimizer.update(params, optimizer.init(params), params)[0]
 
     with jax.numpy_dtype_promotion("standard"):
-        with custom_code("optimizer", "update(gradient, state, params)"):
+        with convert_errors("optimizer", "update(gradient, state, params)"):
             taken = jax.eval_shape(step, params)
         if jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
             return [Problem("optimizer", optimizer, "updates must have the shapes of the network's parameters")]

@@ -29,7 +29,7 @@ def freeze(update: Callable, skipped: Callable) -> Callable:
         finite = pall(jnp.stack(finite_leaves(learnt)).all())
         before["extra"] = skipped(state, after)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), learnt, before)
-        counted = {name: _count_finite(metric) for name, metric in metrics.items()}
+        counted = {name: _drop_nonfinite(metric) for name, metric in metrics.items()}
         return after.replace(**kept), {**counted, "nonfinite": Sum((~finite).astype(jnp.int32))}
 
     return frozen
@@ -48,7 +48,7 @@ def first_bad_leaf(tree: PyTree) -> str | None:
     return None
 
 
-def _count_finite(metric: Any) -> Any:
+def _drop_nonfinite(metric: Any) -> Any:
     if not isinstance(metric, Mean):
         return metric
     finite = jnp.isfinite(metric.total)

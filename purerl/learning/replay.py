@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purerl.acting.bootstrap import at_truncations, edge_values, final_obs_of, next_values, one_step, rows_of_truncations
+from purerl.acting.bootstrap import copy_to_truncations, edge_values, final_obs_of, next_values, one_step, rows_of_truncations
 from purerl.core.keys import Clock
 from purerl.core.platform import where_any
 from purerl.core.types import Actor, Network, Outputs, PyTree, Rollout
@@ -138,7 +138,7 @@ def recompute_outputs(network: Network, params: PyTree, data: RingBatch, length:
     if not jax.tree.leaves(data.rollout.carry):
         outputs, _ = network.apply(params, (), steps.obs, steps.first)
         final_value, last_value = edge_values(network, params, data.final_obs, data.last_obs, data.last_first)
-        final_value = at_truncations(final_value, steps.truncated)
+        final_value = copy_to_truncations(final_value, steps.truncated)
         return outputs, next_values(outputs.value, steps.truncated, final_value, last_value)
 
     def step(carry, row):

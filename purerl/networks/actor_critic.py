@@ -24,7 +24,7 @@ from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, 
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, Head, JointHead, LogitsHead, Trunk, ValueHead
 from purerl.networks.recurrent import Memory
-from purerl.networks.torsos import by_entry, encode, encode_entries, torso_of, torso_problems, without
+from purerl.networks.torsos import by_entry, drop_entries, encode, encode_entries, torso_of, torso_problems
 
 STACKED = "trunks of policy and value, stacked"  # entry that `prepare` adds to the parameters
 PACKED = "layers of policy and value, packed"  # entry that `prepare` adds to the parameters if kernels are fused
@@ -60,7 +60,7 @@ def actor_critic(
     cfg = cfg.replace(critic_obs="") if cfg.critic_obs == "auto" else cfg  # for a config that was not resolved for an environment
     previous = tuple(f"previous_{name}" for name in cfg.memory_inputs)
     hidden = {"policy": (cfg.action_mask, cfg.critic_obs, *previous), "value": (cfg.action_mask, *previous)}
-    spaces = {group: without(observation_space, names) for group, names in hidden.items()}
+    spaces = {group: drop_entries(observation_space, names) for group, names in hidden.items()}
     apart, own_memory = cfg.arch in ("separate", "dual"), memory is not None
     raise_if_any(_problems(cfg, spaces, action_space, torso, own_memory))
     past_space = {name: observation_space[name] for name in previous}
@@ -76,7 +76,8 @@ def actor_critic(
 
     def view(obs, group):
         """Return the input of a group's torso for L steps of N environments, `[L * N, ...]`."""
-        encoded = (encode_entries if by_entry(cfg, spaces[group], torso) else encode)(without(obs, hidden[group]), spaces[group])
+        encode_all = encode_entries if by_entry(cfg, spaces[group], torso) else encode
+        encoded = encode_all(drop_entries(obs, hidden[group]), spaces[group])
         return jax.tree.map(lambda x: x.astype(dtype).reshape(-1, *x.shape[2:]), encoded)
 
     def views(obs):
@@ -93,11 +94,11 @@ def actor_critic(
     gain = _gain(cfg, own_memory)
     trunks = {group: Trunk(module, memory) for group, module in torsos.items()}
     if not apart:
-        return _shared_network(cfg, trunks["policy"], heads, views, gain)
-    network = _separate_network(cfg, trunks, heads, views, gain)
+        return _shared(cfg, trunks["policy"], heads, views, gain)
+    network = _separate(cfg, trunks, heads, views, gain)
     dense = memory is None and not cfg.heads and all(isinstance(x, MLP) for x in torsos.values())
     fuses = cfg.kernels == "fused" and dense and policy_head.outputs <= OUTPUTS
-    return _fused_network(network, torsos, heads, views, cfg.critic_obs) if fuses else network
+    return _fused(network, torsos, heads, views, cfg.critic_obs) if fuses else network
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
@@ -132,7 +133,7 @@ def _check_custom(views: Callable, observation_space: PyTree, torsos: dict[str, 
         check_memory(memory, jax.ShapeDtypeStruct((2, 3, size), jax.tree.leaves(seen)[0].dtype))
 
 
-def _separate_network(
+def _separate(
     cfg: OnPolicyConfig, trunks: dict[str, Trunk], heads: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
     """Return a network with separate trunks for policy and value. Both groups have the parameters of a trunk and its head.
@@ -205,9 +206,7 @@ def _join_kernels(kernels: tuple[jax.Array, ...]) -> jax.Array:
     return by_platform(kernels, cpu=stacked, accelerator=beside, tpu=stacked)
 
 
-def _fused_network(
-    network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable, critic_obs: str
-) -> Network:
+def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable, critic_obs: str) -> Network:
     """Return a network whose fused layers a GPU computes with one kernel, or with one for each group if they differ."""
     alike = torsos["policy"] == torsos["value"] and not critic_obs  # equal layers of the same input
     together = [tuple(torsos)] if alike else [(group,) for group in torsos]
@@ -229,7 +228,7 @@ def _fused_network(
     return network._replace(apply=apply, prepare=lambda params: params | {PACKED: pack(params)})
 
 
-def _shared_network(cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], views: Callable, gain: Callable) -> Network:
+def _shared(cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], views: Callable, gain: Callable) -> Network:
     """Return a network with one trunk for all heads. The carry is the trunk's hidden state."""
 
     def initial_carry(num_envs):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from purerl.core.errors import ConfigError, Problem, custom_code
+from purerl.core.errors import ConfigError, Problem, convert_errors
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import ILLEGAL, Categorical, DiagGaussian, Joint, MultiCategorical
 from purerl.networks.layers import OfAction
@@ -86,7 +86,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
     if isinstance(make, nnx.Module) or not callable(make):
         hint = "from_nnx needs a function of nnx.Rngs that returns a new module, such as the module's class"
         raise ConfigError([Problem("network", type(make), hint)])
-    with custom_code("network", "make(nnx.Rngs(0))"):
+    with convert_errors("network", "make(nnx.Rngs(0))"):
         abstract = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
         graph, shapes, others = nnx.split(abstract, nnx.Param, ...)
     if jax.tree.leaves(others):
@@ -195,7 +195,7 @@ class Pair(nn.Module):
 def linen_module(module: Any, what: str, hint: str) -> Any:
     """Return a linen module, or an instance of a linen class. Raise a ConfigError about `what` with a hint for anything else."""
     if isinstance(module, type) and issubclass(module, nn.Module):
-        with custom_code(what, f"{module.__name__}()"):
+        with convert_errors(what, f"{module.__name__}()"):
             return module()
     if not isinstance(module, nn.Module):
         raise ConfigError([Problem(what, module, hint)])
@@ -253,7 +253,7 @@ def check_torso(torso: nn.Module, x: Any) -> int:
 def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
     """Check, by shapes alone, that a recurrent module has a carry and maps `[L, N, F]` to floats `[L, N, size]`."""
     envs = x.shape[1]
-    with custom_code("memory", f"initial_carry({envs})"):
+    with convert_errors("memory", f"initial_carry({envs})"):
         carry = jax.eval_shape(lambda: memory.initial_carry(envs))
     axes = {leaf.shape[:1] for leaf in jax.tree.leaves(carry)}
     if axes != {(envs,)}:
@@ -269,7 +269,7 @@ def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
 
 def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:
     """Return the shapes of a custom module's result. Raise a ConfigError if the call fails or makes non-parameter variables."""
-    with custom_code(what, f"{what}({', '.join(str(jax.tree.map(lambda x: list(x.shape), x)) for x in inputs)})"):
+    with convert_errors(what, f"{what}({', '.join(str(jax.tree.map(lambda x: list(x.shape), x)) for x in inputs)})"):
         found, made = jax.eval_shape(lambda *inputs: module.init_with_output(jax.random.key(0), *inputs), *inputs)
     only_parameters(what, made)
     return found

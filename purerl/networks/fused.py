@@ -36,7 +36,7 @@ def kernel_problems(cfg: OnPolicyConfig) -> list[Problem]:
         return []
     found = []
     for name, widths in (("hidden", cfg.hidden), ("critic_hidden", cfg.critic_hidden)):
-        most = LAYERS[_limit(widths)] if widths else 0
+        most = LAYERS[_width_class(widths)] if widths else 0
         if max(widths, default=1) > WIDE or len(widths) > most or (name == "hidden" and not widths):
             hint = f"cannot be fused; use 1 to 3 layers of width up to {NARROW}, 1 or 2 of width up to {WIDE}, or kernels='xla'"
             found.append(Problem(name, widths, hint))
@@ -46,13 +46,13 @@ def kernel_problems(cfg: OnPolicyConfig) -> list[Problem]:
     return found
 
 
-def _limit(widths: Sequence[int]) -> int:
+def _width_class(widths: Sequence[int]) -> int:
     return NARROW if max(widths) <= NARROW else WIDE
 
 
 def fuses_first_layer(inputs: int, hidden: Sequence[int]) -> bool:
     """Return True if the first layer is fused. XLA computes a first layer with a large input, and the first of three layers."""
-    return len(hidden) < 3 and inputs <= INPUTS[_limit(hidden)]
+    return len(hidden) < 3 and inputs <= INPUTS[_width_class(hidden)]
 
 
 class Place(NamedTuple):

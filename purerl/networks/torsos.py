@@ -46,7 +46,7 @@ def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete | Indices
     return x.astype(jnp.float32) / 255 if is_image else x.astype(jnp.float32)
 
 
-def without(obs: PyTree, names: tuple[str, ...]) -> PyTree:
+def drop_entries(obs: PyTree, names: tuple[str, ...]) -> PyTree:
     """Remove the named entries from a dict of observations. Return any other observation unchanged."""
     return {name: x for name, x in obs.items() if name not in names} if isinstance(obs, dict) else obs
 

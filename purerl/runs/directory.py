@@ -23,7 +23,7 @@ import filelock
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem, warn
 from purerl.core.plan import Plan
-from purerl.runs.devices.processes import by_first, is_first
+from purerl.runs.devices.processes import call_in_first, is_first
 from purerl.runs.identity import changes_of_numbers, differences, restart_hint
 from purerl.runs.storage.arrays import leaf_differences
 from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, prepare, saved_updates
@@ -34,7 +34,7 @@ from purerl.runs.storage.object_values import other_numbers
 STUDY, PLAN = "study.json", "sweep.json"  # the files that make a directory that of a study or of a sweep
 
 
-def absolute(directory: Any) -> pathlib.Path:
+def absolute_path(directory: Any) -> pathlib.Path:
     """Return the absolute path of a directory that the user gave.
 
     Raises:
@@ -55,10 +55,10 @@ def run_directory(directory: Any) -> pathlib.Path:
     Raises:
         ConfigError: the path is not valid, or cannot be written to.
     """
-    path = absolute(directory)
+    path = absolute_path(directory)
     if "://" in os.fspath(directory):
         raise ConfigError([Problem("directory", directory, "must be on a local or mounted file system")])
-    by_first(lambda: _try_to_write(path, directory))
+    call_in_first(lambda: _try_to_write(path, directory))
     return path
 
 
@@ -129,11 +129,11 @@ class Directory:
         if (path := self.path) is None:
             return self
         with read_errors(), contextlib.ExitStack() as entered:
-            by_first(lambda: _refuse_owned(path))
-            if lock := by_first(read_errors()(lambda: Lock(path))):
+            call_in_first(lambda: _refuse_owned(path))
+            if lock := call_in_first(read_errors()(lambda: Lock(path))):
                 entered.callback(lock.release)
             for store in (self.checkpoints, self.best):
-                by_first(functools.partial(prepare, store.directory))
+                call_in_first(functools.partial(prepare, store.directory))
             for name in (FILE, "evaluations.jsonl"):
                 if (path / name).is_dir():
                     raise ConfigError([Problem("directory", str(path), f"{name} must be a file, but is a directory")])

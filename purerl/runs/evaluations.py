@@ -10,7 +10,7 @@ import numpy as np
 from purerl.core.errors import CheckpointMismatch, warn
 from purerl.core.metrics import LAST
 from purerl.runs.storage.arrays import describe, to_arrays
-from purerl.runs.storage.checkpoint import CLOCK, Store, share
+from purerl.runs.storage.checkpoint import CLOCK, Store, broadcast_checkpoint
 from purerl.runs.storage.files import AppendOnlyFile, Entry, read_journal, to_line
 
 COLUMNS = ("episode_return", "episode_length", "finished")
@@ -101,7 +101,7 @@ class Best:
         self._updates, self._scores = np.zeros(runs, int), np.full(runs, -math.inf)
         if wanted is None:
             store.clear()  # left by a run that was killed before its first checkpoint
-        elif saved := share(store.newest_like(wanted)):
+        elif saved := broadcast_checkpoint(store.newest_like(wanted)):
             best = saved.record["best"]
             self._by_before, self._name = best.get("by", COLUMNS[0]), saved.updates
             self._arrays, self._updates, self._scores = saved.arrays, np.array(best["updates"]), np.array(best["returns"])

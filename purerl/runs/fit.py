@@ -18,7 +18,7 @@ from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
 from purerl.runs.analysis.statistics import format_spread
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.devices.processes import agree, by_first, is_first, process_count
+from purerl.runs.devices.processes import agree, call_in_first, is_first, process_count
 from purerl.runs.directory import Directory, run_directory
 from purerl.runs.evaluations import is_current
 from purerl.runs.identity import identity
@@ -207,7 +207,7 @@ def fit(
     options.on_save_error = on_save_error if process_count() == 1 else "raise"  # with `warn`, other processes would wait for ever
     path = None if directory is None else run_directory(directory)
     if devices_per_run is None:
-        (options.devices_per_run,), _ = agree(by_first(lambda: saved_layout(path)) or 0)
+        (options.devices_per_run,), _ = agree(call_in_first(lambda: saved_layout(path)) or 0)
     trainer = Trainer(cfg, options.seed, options.num_seeds, options.exact, objects, options.devices_per_run)
     updates = trainer.here.plan.num_updates
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:

@@ -10,7 +10,7 @@ from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
 from purerl.pure import Train
-from purerl.runs.run_batch import pairs_of, settle
+from purerl.runs.run_batch import collapse_equal_params, pairs_of
 from purerl.runs.storage.object_values import numbers_of, other_numbers
 from purerl.runs.storage.objects import describe_objects, object_differences, versions
 
@@ -56,7 +56,7 @@ def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPoli
     if saved["algorithm"] == current["algorithm"] and not object_differences(
         saved["objects"], current["objects"], ("config_class",)
     ):
-        texts = [settle(config_of(record, cls)).to_json() for record in (saved, current)]
+        texts = [collapse_equal_params(config_of(record, cls)).to_json() for record in (saved, current)]
         then, now = map(json.loads, texts)
         before, after = (json.loads(text, parse_float=np.float32) for text in texts)  # integers are compared exactly
         changed = [name for name in now if name != "total_timesteps" and before[name] != after[name]]

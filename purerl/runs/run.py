@@ -23,8 +23,8 @@ from purerl.pure import Train
 from purerl.runs.analysis.statistics import format_spread
 from purerl.runs.devices.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices.over_devices import use_cores
-from purerl.runs.devices.processes import on_host
-from purerl.runs.directory import Directory, absolute, run_directory
+from purerl.runs.devices.processes import gather_to_host
+from purerl.runs.directory import Directory, absolute_path, run_directory
 from purerl.runs.identity import config_of, custom_class, differences, identity, unit_differences
 from purerl.runs.options import OBJECTS, SEED, wrong_values
 from purerl.runs.run_batch import Batch, state_at
@@ -201,7 +201,7 @@ def load(
         ('CartPole-v1', 2, ('seed 0', 'seed 1'))
         >>> best = purerl.load("runs/a", best=True)
     """
-    home = absolute(directory)
+    home = absolute_path(directory)
     if best and updates is not None:
         raise ConfigError([Problem("updates", updates, "cannot be combined with best=True, which loads the best states so far")])
     if best and not saved_updates(home / "best"):
@@ -244,7 +244,7 @@ def saved_values(directory: Any) -> dict[str, Any]:
     Raises:
         CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
     """
-    return newest_readable(absolute(directory) / "checkpoints").record["config"]
+    return newest_readable(absolute_path(directory) / "checkpoints").record["config"]
 
 
 def saved_layout(directory: pathlib.Path | None) -> int:
@@ -279,7 +279,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         check_replicas(state, train.axis_name)
     path, train = run_directory(directory), _whole(train)
     if np.ndim(state.clock.low):  # under `vmap`, every run has a counter
-        if any(len(np.unique(x)) > 1 for x in jax.tree.leaves(on_host(state.clock))):
+        if any(len(np.unique(x)) > 1 for x in jax.tree.leaves(gather_to_host(state.clock))):
             raise ConfigError([Problem("state", ..., "has runs with different numbers of updates; save each of them alone")])
         state = state.replace(clock=jax.tree.map(lambda x: x.reshape(-1)[0], state.clock))
     if (path / curves.FILE).exists():
@@ -288,7 +288,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         if (there := home.checkpoints.updates()) and there[-1] > int(state.clock):
             hint = f"also has a checkpoint after {there[-1]} updates, which load and restore read by default"
             warn(f"{path}, where the state after {int(state.clock)} updates is saved, {hint}")
-        home.checkpoints.save(int(state.clock), {"state": on_host(state)}, {**home.identity, "seconds": 0.0})
+        home.checkpoints.save(int(state.clock), {"state": gather_to_host(state)}, {**home.identity, "seconds": 0.0})
 
 
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
@@ -311,7 +311,7 @@ def restore(directory: Any, train: Train | DataParallel, *, updates: int | None 
         >>> purerl.save("kept", train, train.init(jax.random.key(0)))
         >>> state = purerl.restore("kept", train)
     """
-    saved = newest_readable(absolute(directory) / "checkpoints", updates)
+    saved = newest_readable(absolute_path(directory) / "checkpoints", updates)
     whole = _whole(train)
     same = ("algorithm", "config", "x64", "objects", "action_unit")
     current = {**saved.record, **{name: identity(whole, whole.cfg)[name] for name in same}}

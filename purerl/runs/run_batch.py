@@ -75,7 +75,7 @@ class Batch:
             found.append(Problem("cfg", ..., f"has fields of {numbers} values; all fields of a batch must have the same number"))
         if found:
             raise ConfigError(found)
-        values = swept(cfg)
+        values = swept_fields(cfg)
         text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in values.items()) or f"config {i}"
         self.pairs, self.differ = pairs_of(cfg, seed, num_seeds), tuple(map(text, range(max(sizes, default=0))))
         names = (f"run {n}" if s is None else f"seed {s}" for n, (_, s) in enumerate(self.pairs))
@@ -93,7 +93,7 @@ class Batch:
             hint = f"leaves some of the {there} devices of {process_count()} processes idle; "
             hint += f"{there // runs_at_once} would use all" if there % runs_at_once == 0 else "change num_seeds"
             raise ConfigError([Problem("devices_per_run", devices_per_run, hint)])
-        cfg = settle(cfg)
+        cfg = collapse_equal_params(cfg)
         of_config = lambda i: jax.tree.map(lambda x: np.asarray(x)[i] if np.ndim(x) else x, cfg)
         self.num_seeds, self.seed = num_seeds, seed
         self.objects, self.train, self.devices_per_run = objects, make_train(of_config(0), **objects), devices_per_run
@@ -108,7 +108,7 @@ class Batch:
         self.configs = tuple(of_config(i).resolve(self.train.env) for i in range(sizes.pop() if several else 1))
         if several:
             warn_of_batch(self.configs, self.train.env, self.train.given)
-        self.cfgs = {path: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) for path, x in swept(self.cfg).items()}
+        self.cfgs = {path: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) for path, x in swept_fields(self.cfg).items()}
 
     def _share_of(self, train: Train) -> Train:
         return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
@@ -199,7 +199,7 @@ class Batch:
         raise ConfigError([Problem(", ".join(asked) or "run", next(iter(asked.values()), None), hint)])
 
 
-def settle(cfg: OnPolicyConfig) -> Any:
+def collapse_equal_params(cfg: OnPolicyConfig) -> Any:
     """Return a batch of configs with a single number for each environment parameter that is equal in all configs.
 
     `jax.vmap` turns all fields into arrays. A time limit in an array would be unknown when the program is compiled.
@@ -215,7 +215,7 @@ def pairs_of(cfg: OnPolicyConfig, seed: int | None, num_seeds: int) -> tuple[tup
     return tuple((i, None if seed is None else seed + j) for i in configs for j in range(num_seeds))
 
 
-def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
+def swept_fields(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
     """Return the fields of a batch of configs that are arrays, `[configs]`, by name, such as "lr" or "env_params.g".
 
     In a batch made by `jax.vmap`, where all fields are arrays, only fields whose values differ are returned.
@@ -226,7 +226,8 @@ def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
 
 
 def _is_vmapped(cfg: OnPolicyConfig) -> bool:
-    return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # `settle` turns some `env_params` into numbers
+    others = cfg.replace(env_params={})  # `collapse_equal_params` turns some of these into numbers
+    return all(np.ndim(x) for x in jax.tree.leaves(others))
 
 
 def _name(path: tuple) -> str:

@@ -21,15 +21,15 @@ from purerl.core.types import TrainState
 from purerl.envs.external.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
 from purerl.runs.devices.data_parallel import check_replicas
-from purerl.runs.devices.processes import agree, by_first, is_first, on_host, place
-from purerl.runs.directory import Directory, absolute
+from purerl.runs.devices.processes import agree, call_in_first, gather_to_host, is_first, place_array
+from purerl.runs.directory import Directory, absolute_path
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.identity import schedules_over_training
 from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress, Reports
 from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.arrays import describe, to_tree
-from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, share
+from purerl.runs.storage.checkpoint import Checkpoint, broadcast_checkpoint, newest_readable
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.runs.warm_start import check_layout, last_step, warm_start, warn_of_other_networks
@@ -65,10 +65,10 @@ class Session:
         row, every = row_dtype(trainer.row()), options.cfg.metrics_every
         template = trainer.template()
         described = describe({"state": template})
-        saved = share(home.saved(options.resume, self.plan, described))
+        saved = broadcast_checkpoint(home.saved(options.resume, self.plan, described))
         begins_from = None
         if saved is None and options.init_from is not None:
-            begins_from = newest_readable(absolute(options.init_from) / "checkpoints")  # before anything is compiled
+            begins_from = newest_readable(absolute_path(options.init_from) / "checkpoints")  # before anything is compiled
         record = {} if saved is None else saved.record
         self._first_step = last_step(begins_from) if begins_from and options.continue_steps else record.get("first_step", 0)
         layout = trainer.pairs, trainer.differ, trainer.devices_per_run
@@ -77,7 +77,7 @@ class Session:
         # A call without evaluations keeps the evaluation settings of the checkpoint.
         self._evaluated = _protocol(options) or record.get("evaluated")
         given = {
-            "init_from": None if options.init_from is None else str(absolute(options.init_from)),
+            "init_from": None if options.init_from is None else str(absolute_path(options.init_from)),
             "init_groups": list(options.init_groups),
             "continue_steps": options.continue_steps,
         }
@@ -95,11 +95,11 @@ class Session:
             self.state = trainer.restart(warm_start(self.state, begins_from, options.init_from, unit, groups))
         self._start = (self.updates, self.seconds)
         self._saved_updates = self.updates
-        by_first(lambda: self.curves.begin(self.updates))
+        call_in_first(lambda: self.curves.begin(self.updates))
         self._stopping = Stopping(options.stop_when, (options.eval_every, options.stop_every), row, saved)
         expected = record.get("evaluations")
         begin = lambda: Evaluations(home.file("evaluations.jsonl"), self.updates, len(trainer.labels), expected)
-        found = by_first(begin)  # the first process alone has a file, and may fail to read it
+        found = call_in_first(begin)  # the first process alone has a file, and may fail to read it
         self.evaluations = begin() if found is None else found
         self.report = Reports(options.recorders, self._progress())
         by = options.best_by if options.eval_every else None
@@ -107,9 +107,9 @@ class Session:
         self._has_new_total = saved is not None and total(record) != total(home.identity)
         self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)
         if saved is not None:
-            self.best.resume(self._last_reached(record), self.updates, lambda: on_host(self.state))
+            self.best.resume(self._last_reached_update(record), self.updates, lambda: gather_to_host(self.state))
 
-    def _last_reached(self, record: dict[str, Any]) -> int:
+    def _last_reached_update(self, record: dict[str, Any]) -> int:
         """Return the last update that the run of a checkpoint's record had reached, or will reach with the same state."""
         if record.get("evaluations") == 0:
             return self.updates - 1  # best states from here on are of a call that was killed before its first checkpoint
@@ -132,8 +132,8 @@ class Session:
             count = f"{before['episodes']} in the checkpoint, {now['episodes']} here"
             warn(f"eval_episodes: {count}; comparisons and the choice of the best state mix both kinds of scores")
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
-        state = jax.tree.map(lambda x, like: place(x, like.sharding), state, fresh)
-        self.state = self.trainer.restore(state, fresh, saved)
+        state = jax.tree.map(lambda x, like: place_array(x, like.sharding), state, fresh)
+        self.state = self.trainer.restore_environments(state, fresh, saved)
 
     def train(self) -> None:
         """Train until the last update, or until an early end; then save, and wait until everything is saved."""
@@ -145,7 +145,7 @@ class Session:
 
     def _train(self) -> None:
         for write in (self.curves.flush, self.evaluations.flush):  # rewrites files that a kill has damaged
-            self._try(by_first, write)
+            self._try(call_in_first, write)
         (over,), _ = agree(self._stopping.was_stopped and self._is_over())
         self.stopped_by = STOPPED if over else None
         done = self.updates == self.plan.num_updates or over
@@ -219,7 +219,7 @@ class Session:
 
     def _is_over(self) -> bool:
         """Return True in the first process if `stop_when` ends the run. Every process calls this."""
-        return self.options.stop_when is not None and bool(by_first(lambda: self._stopping.is_over(self._progress())))
+        return self.options.stop_when is not None and bool(call_in_first(lambda: self._stopping.is_over(self._progress())))
 
     def _progress(self, metrics: dict[str, Any] | None = None) -> Progress:
         newest = self.evaluations.newest() if self.options.eval_every else None
@@ -228,14 +228,14 @@ class Session:
         )
 
     def _evaluate(self, score: Score) -> None:
-        columns, whole = score(self.state), on_host(self.state)
+        columns, whole = score(self.state), gather_to_host(self.state)
         self.evaluations.add(self.updates, columns)
         scores = columns[self.options.best_by].astype(np.float64)
-        self._try(by_first, self.evaluations.flush)
+        self._try(call_in_first, self.evaluations.flush)
         self._try(self.best.update, self.updates, np.where(self.finite & np.isfinite(scores), scores, -np.inf), whole)
         every = self.options.render_every * self.options.eval_every
         if every and self.updates % every == 0:
-            self._try(by_first, lambda: self._render(whole, self.home.file(f"renders/{self.updates}.gif")))
+            self._try(call_in_first, lambda: self._render(whole, self.home.file(f"renders/{self.updates}.gif")))
 
     def _render(self, state: TrainState, drawing: pathlib.Path | None) -> None:
         if drawing is not None:
@@ -248,9 +248,9 @@ class Session:
         if self.trainer.devices_per_run > 1 and self._saved_updates == self._start[0]:  # at the first save only
             check_replicas(self.state)
         for write in (self.curves.flush, self.evaluations.flush):
-            self._try(by_first, write)
+            self._try(call_in_first, write)
         self._try(self.best.settle)
-        tree = {"state": on_host(self.state), "environments": self.trainer.snapshots(self.state), **self._stopping.saved}
+        tree = {"state": gather_to_host(self.state), "environments": self.trainer.snapshots(self.state), **self._stopping.saved}
         record = {
             **self.home.identity,
             **self._began,
@@ -293,7 +293,7 @@ def _divergence_error(
 ) -> Exception:
     """Return the error that names the update, the run and an array that is not finite."""
     run = int(np.argmin(finite))
-    learned = on_host({name: getattr(state, name) for name in LEARNT})
+    learned = gather_to_host({name: getattr(state, name) for name in LEARNT})
     of_run = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, learned)
     totals = np.stack([np.atleast_2d(jax.tree.leaves(metric)[0])[run] for metric in rows.values()])
     bad = ~np.isfinite(totals).all(0)

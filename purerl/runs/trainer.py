@@ -23,8 +23,8 @@ from purerl.envs.external.host import Handle, restore, snapshot
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.pure import Train
 from purerl.runs.analysis.rendering import render
-from purerl.runs.devices.processes import on_host
-from purerl.runs.run_batch import Batch, state_at, swept
+from purerl.runs.devices.processes import gather_to_host
+from purerl.runs.run_batch import Batch, state_at, swept_fields
 from purerl.runs.storage.checkpoint import Checkpoint
 
 MAX_CHUNK = 1024  # largest number of updates in a chunk: the size of the metrics buffer
@@ -77,7 +77,7 @@ class Trainer(Batch):
             cfg: a batch with the same number of configs, which differs from the current batch only in swept fields.
         """
         cfg, other = cfg.resolve(self.train.env), copy.copy(self)
-        other.cfgs = {path: np.repeat(x, self.num_seeds).astype(self.cfgs[path].dtype) for path, x in swept(cfg).items()}
+        other.cfgs = {path: np.repeat(x, self.num_seeds).astype(self.cfgs[path].dtype) for path, x in swept_fields(cfg).items()}
         return other
 
     def snapshots(self, state: TrainState) -> dict[str, np.ndarray]:
@@ -88,7 +88,7 @@ class Trainer(Batch):
         texts = (json.dumps(snapshot(handle)).encode() for handle in _handles(state)) if self.on_host else ()
         return {str(i): np.frombuffer(text, np.uint8) for i, text in enumerate(texts)}
 
-    def restore(self, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
+    def restore_environments(self, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
         """Return a checkpoint's state with its external environments restored; if that is impossible, warn and restart them.
 
         Args:
@@ -124,7 +124,7 @@ class Trainer(Batch):
     def chunk(self, state: TrainState, length: int) -> tuple[TrainState, dict[str, Any], np.ndarray]:
         """Run `length <= MAX_CHUNK` updates; return state, metrics `[(runs,) length]`, finite `[runs]`. May donate `state`."""
         state, buffer, finite = self._chunk(self.cfgs, state, np.int32(length))
-        buffer, finite = jax.device_get(on_host((buffer, finite)))
+        buffer, finite = jax.device_get(gather_to_host((buffer, finite)))
         return state, jax.tree.map(lambda x: x[..., :length], buffer), np.atleast_1d(finite)
 
     def compile(self, state: TrainState) -> None:
@@ -163,7 +163,7 @@ class Trainer(Batch):
         if best_by not in names:
             raise ConfigError([Problem("best_by", best_by, f"must be one of {', '.join(names)}")])
         compiled = jax.jit(evaluate)
-        found = lambda state: jax.device_get(on_host(compiled(self.cfgs, state)))
+        found = lambda state: jax.device_get(gather_to_host(compiled(self.cfgs, state)))
         return lambda state: {name: np.atleast_1d(x) for name, x in found(state).items()}
 
     def render(self, state: TrainState, path: pathlib.Path) -> None:

@@ -15,7 +15,7 @@ from purerl.core.keys import clock_at
 from purerl.core.metrics import over_the_last
 from purerl.core.types import TrainState
 from purerl.pure import Train
-from purerl.runs.devices.processes import place
+from purerl.runs.devices.processes import place_array
 from purerl.runs.storage.arrays import to_arrays, to_tree
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.studies import space
@@ -31,7 +31,7 @@ def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:
     return 0 if rung < 0 else max(rung + 1, num_updates >> (rungs - 1 - rung))
 
 
-def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
+def trials_continue(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
     """Return True for each score whose trial continues: the score is not below the median of all scores at the same rung.
 
     The rule was chosen by a simulation, `tests/benchmarks/pruning.py`. A rule that allows for the noise of scores
@@ -167,4 +167,4 @@ def _join(states: list[Arrays], fresh: TrainState, template: TrainState, updates
     """Concatenate the states of trials after `updates` updates, and place them on the devices of the state `fresh`."""
     arrays = {path: np.concatenate([state[path] for state in states]) for path in states[0]}
     joined = to_tree(arrays, template.replace(clock=None)).replace(clock=clock_at(updates))
-    return jax.tree.map(lambda x, like: place(x, like.sharding), joined, fresh)
+    return jax.tree.map(lambda x, like: place_array(x, like.sharding), joined, fresh)

@@ -121,7 +121,7 @@ class Search:
                 break
         return trial, words
 
-    def prune(self, steps: Sequence[Step], step: Step) -> set[int]:
+    def trials_to_prune(self, steps: Sequence[Step], step: Step) -> set[int]:
         """Return the numbers of the trials that the pruner stops, out of a batch that has just been trained."""
         study = self._study([*steps, step._replace(kept=step.trials)], self._optuna.trial.TrialState.RUNNING)
         trials = {number: study.get_trials(deepcopy=False)[number] for number in step.trials}

@@ -14,7 +14,7 @@ import numpy as np
 from purerl.config.aliases import rename_hint
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
-from purerl.config.fields import is_float_leaf, kind_of, parse_json, plain
+from purerl.config.fields import is_float_leaf, kind_of, parse_json, to_python
 from purerl.config.randomization import randomize_problem
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import field_problems
@@ -297,7 +297,7 @@ def _tuple_of(values: Any) -> tuple:
     is_scalar = hasattr(values, "dtype") and np.ndim(values) == 0
     if isinstance(values, str | bytes | dict) or is_scalar or not hasattr(values, "__iter__"):
         return ()
-    return tuple({format_value(x, EXACT): x for x in map(plain, values)}.values())  # without duplicates
+    return tuple({format_value(x, EXACT): x for x in map(to_python, values)}.values())  # without duplicates
 
 
 def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> list[Problem]:

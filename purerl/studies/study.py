@@ -18,7 +18,7 @@ from purerl.runs.storage.files import AppendOnlyFile, atomic_write, read_file
 from purerl.runs.storage.object_values import other_numbers
 from purerl.studies import space
 from purerl.studies.reading import read_plan, refuse_another
-from purerl.studies.rungs import Arrays, RungTrainer, going_on, split
+from purerl.studies.rungs import Arrays, RungTrainer, split, trials_continue
 from purerl.studies.search import Search
 from purerl.studies.steps import Step, Trial, line_of, step_of, trials_of
 
@@ -88,7 +88,7 @@ class Study:
     def close(self) -> None:
         self._file.close()
 
-    def _trials(self) -> dict[int, Trial]:
+    def _trials_by_number(self) -> dict[int, Trial]:
         return trials_of(self.steps, self._options["rungs"])
 
     # --- the next step ------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Study:
     def _waiting_batch(self, least: int, latest: bool) -> Step | None:
         """Return waiting trials with the same static values, for the latest or earliest rung with `least` or more; or None."""
         groups: dict[tuple[int, str], list[Trial]] = {}
-        for trial in self._trials().values():
+        for trial in self._trials_by_number().values():
             if trial.status == "waiting":
                 static = space.static_values(self.search.cfg, trial.point)
                 groups.setdefault((trial.rung + 1, json.dumps(static)), []).append(trial)
@@ -148,18 +148,18 @@ class Study:
         if step.rung + 1 == self._options["rungs"]:
             return whole
         if self.search.pruner is not None:
-            pruned = self.search.prune(self.steps, step)
+            pruned = self.search.trials_to_prune(self.steps, step)
             return tuple(number for number in whole if number in step.unknown or number not in pruned)
         every = [(x.rung, value) for x in (*self.steps, step) for value in x.values]
         rungs, values = zip(*every, strict=True)
-        kept = dict(zip(step.trials, going_on(values, rungs)[-len(step.trials) :], strict=True))
+        kept = dict(zip(step.trials, trials_continue(values, rungs)[-len(step.trials) :], strict=True))
         return tuple(number for number in whole if kept[number])
 
     def _remove_old_states(self) -> None:
         """Remove the states from which no further rung begins."""
         if self._store is not None:
             source = self._sources()
-            needed = {source[x.number] for x in self._trials().values() if x.status == "waiting"}
+            needed = {source[x.number] for x in self._trials_by_number().values() if x.status == "waiting"}
             for old in set(self._store.updates()) - needed:
                 shutil.rmtree(self._store.directory / str(old), ignore_errors=True)
 
@@ -167,10 +167,11 @@ class Study:
 
     def trials(self) -> list[Trial]:
         """Return all trials that finished a rung: completed trials first, the others sorted by last rung, then by score."""
-        return sorted(self._trials().values(), key=lambda x: (-x.completed, -x.rung, x.rank, x.number))
+        return sorted(self._trials_by_number().values(), key=lambda x: (-x.completed, -x.rung, x.rank, x.number))
 
     def best(self, count: int) -> list[Trial]:
         """Return up to `count` completed trials that have a score, the best first; of equal configs, only the best."""
-        scored = sorted((x for x in self._trials().values() if x.completed and not math.isnan(x.score)), key=lambda x: x.number)
+        trials = self._trials_by_number().values()
+        scored = sorted((x for x in trials if x.completed and not math.isnan(x.score)), key=lambda x: x.number)
         different = {space.format_point(x.point, space.EXACT): x for x in sorted(scored, key=lambda x: x.rank, reverse=True)}
         return sorted(different.values(), key=lambda x: x.rank)[:count]

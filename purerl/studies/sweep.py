@@ -15,15 +15,15 @@ import numpy as np
 from purerl.checks.check_arguments import check_type
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import plain
+from purerl.config.fields import to_python
 from purerl.config.rules import Rule, one_of
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.devices.processes import agree, by_first, process_count
+from purerl.runs.devices.processes import agree, call_in_first, process_count
 from purerl.runs.directory import PLAN, run_directory
 from purerl.runs.fit import FitResult, check_arguments, fit
-from purerl.runs.logging.console import count_of
+from purerl.runs.logging.console import format_count
 from purerl.runs.options import SEED, int_from, optional, wrong_values
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.files import atomic_write, write_errors
@@ -127,12 +127,12 @@ class Sweep:
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
         raise_if_any(wrong_values({"at_once": at_once, "recorders": recorders}, FIT_RULES))
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
-        seed, num_seeds, at_once = map(plain, (seed, num_seeds, at_once))  # JSON has no NumPy numbers
+        seed, num_seeds, at_once = map(to_python, (seed, num_seeds, at_once))  # JSON has no NumPy numbers
         for program in self.programs():  # check all programs before the first is trained
             raise_if_any(problems(program.cfg))
         home = None if directory is None else run_directory(directory)
         with compile_cache(), contextlib.ExitStack() as planning:
-            by_first(lambda: lock_plan(home, planning))
+            call_in_first(lambda: lock_plan(home, planning))
             programs = self._plan(home, at_once, seed, num_seeds, options)
         if options.get("resume") == "must" and home is not None and has_begun(home):
             options["resume"] = "auto"  # later programs may have no checkpoint yet
@@ -144,7 +144,7 @@ class Sweep:
                 stopped_by = stopped_by or "max_hours"
                 break
             path = home if home is None or len(programs) == 1 else home / program.name
-            rows = by_first(functools.partial(recorders, path, program.cfg)) if recorders else None
+            rows = call_in_first(functools.partial(recorders, path, program.cfg)) if recorders else None
             results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=rows or (), max_hours=left, **options))
             stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # `stop_when` ends one program
         if len(results) == len(programs) and results[-1].progress.is_finished:
@@ -168,7 +168,7 @@ class Sweep:
         alone = process_count() == 1
         runs = [runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
         numbers = numbers_in(runs)
-        saved = None if home is None else by_first(lambda: read_at_once(home, plan, numbers))
+        saved = None if home is None else call_in_first(lambda: read_at_once(home, plan, numbers))
         most = len(self.points)
         fit_at_once = lambda: min((count_fitting(x, most) for x in runs), default=most)
         (at_once,), _ = agree(saved or at_once or fit_at_once())
@@ -177,7 +177,7 @@ class Sweep:
             plan |= {"at_once": at_once, "labels": self.labels, "programs": {x.name: x.places for x in programs}}
             plan["numbers"] = numbers
             with write_errors(home / PLAN):
-                by_first(lambda: saved or atomic_write(home / PLAN, json.dumps(plan, indent=1).encode()))
+                call_in_first(lambda: saved or atomic_write(home / PLAN, json.dumps(plan, indent=1).encode()))
         return programs
 
 
@@ -216,7 +216,7 @@ class SweepResult(NamedTuple):
     def __repr__(self) -> str:
         """Describe each config by its label and score, a line each."""
         name = self.results[0].run.env_name if self.results else self.sweep.cfg.env
-        sizes = f"{count_of(len(self.sweep.points), 'config')} for {name}, {count_of(self.num_seeds, 'seed')} each"
+        sizes = f"{format_count(len(self.sweep.points), 'config')} for {name}, {format_count(self.num_seeds, 'seed')} each"
         lines = [f"{sizes}; returns {self.window}", *map(str, self.summary())]
         lines += [self.note] if self.note else []
         if self.stopped_by:

@@ -23,7 +23,7 @@ from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import as_written, default_of
-from purerl.config.fields import plain
+from purerl.config.fields import to_python
 from purerl.config.rules import Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
@@ -31,7 +31,7 @@ from purerl.runs.devices.processes import process_count
 from purerl.runs.directory import PLAN, STUDY, Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
-from purerl.runs.logging.console import LiveLine, count_of
+from purerl.runs.logging.console import LiveLine, format_count
 from purerl.runs.logging.progress import Progress
 from purerl.runs.options import HOURS, OBJECTS, int_from, optional, wrong_values
 from purerl.runs.storage.files import atomic_write
@@ -207,9 +207,8 @@ def tune(
             counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
             raise _without_score("trials", len(status), counts, home)
         if line.is_live:
-            line.console.print(
-                f"training {count_of(len(best), 'finalist')}, and the best of them with {count_of(final_seeds, 'new seed')}"
-            )
+            of_best, of_seeds = format_count(len(best), "finalist"), format_count(final_seeds, "new seed")
+            line.console.print(f"training {of_best}, and the best of them with {of_seeds}")
         return _finals(study, best, num_seeds, final_seeds, home, deadline, objects)
 
 
@@ -306,7 +305,7 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
 
 def _changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
     """Return the values of a config that differ from the defaults of its class, by field."""
-    values = {field: plain(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
+    values = {field: to_python(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
     return {field.name: as_written(field, x) for field, x in values.items() if x != default_of(field)}
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 import purerl
 from purerl.core.environment import Environment
-from purerl.networks.torsos import encode, without
+from purerl.networks.torsos import drop_entries, encode
 from tests.benchmarks.scores import LAST_EPISODES
 
 FIXED = {"GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5}
@@ -41,12 +41,12 @@ class Single:
     """A single environment with the methods of gymnax before 1.0. Under `vmap`, purerl's environment steps the whole batch."""
 
     def __init__(self, env: Environment):
-        self._env, self._space = env, without(env.observation_space, (env.action_mask,))
+        self._env, self._space = env, drop_entries(env.observation_space, (env.action_mask,))
         self.reset = _batched(self._reset)
         self.step = _batched(self._step)
 
     def _obs(self, obs: Any) -> jax.Array:
-        x = encode(jax.tree.map(lambda x: x[None], without(obs, (self._env.action_mask,))), self._space)[0]
+        x = encode(jax.tree.map(lambda x: x[None], drop_entries(obs, (self._env.action_mask,))), self._space)[0]
         return x.reshape(x.shape[0], -1)
 
     def _reset(self, keys: jax.Array) -> tuple:

@@ -97,6 +97,11 @@ def test_fields_with_names_of_computed_numbers_are_refused(name):
         purerl.configclass(type("Own", (PPOConfig,), fields))
 
 
+def test_hook_with_its_former_name_is_refused():
+    with pytest.raises(ConfigError, match=r"Late\.resolved: is not called; the method's name is resolve"):
+        purerl.configclass(type("Late", (purerl.PPOConfig,), {"resolved": lambda self, env: self}))
+
+
 def test_fields_of_an_own_config_can_be_replaced():
     base = purerl.configclass(type("Own", (PPOConfig,), {"act": purerl.static(jnp.tanh), "__annotations__": {"act": object}}))
     more = purerl.configclass(type("More", (base,), {"act": purerl.static(jnp.sin), "__annotations__": {"act": object}}))

@@ -9,7 +9,7 @@ from purerl.core.errors import (
     CheckpointMismatch,
     ConfigError,
     Problem,
-    custom_code,
+    convert_errors,
     divisors,
     guard,
     is_count,
@@ -49,7 +49,7 @@ def test_error_in_custom_code_names_its_argument():
     with pytest.raises(ConfigError, match="env: fails raised KeyError: 'x'") as error:
         guard("env", fails)()
     assert isinstance(error.value.__cause__, KeyError)
-    with pytest.raises(ConfigError) as same, custom_code("network", "init"):
+    with pytest.raises(ConfigError) as same, convert_errors("network", "init"):
         raise error.value
     assert same.value is error.value
 

@@ -10,7 +10,7 @@ import pytest
 
 import purerl
 from purerl import Advantages, Network, Outputs, PPOConfig
-from purerl.learning.custom import check_loss_shape
+from purerl.learning.custom import guard_loss_shape
 from purerl.networks.distributions import Categorical
 from tests.helpers import probes
 from tests.ideas import simulator
@@ -164,7 +164,7 @@ def test_low_precision_results_of_user_code_become_float32():
     }
     train = purerl.make_train(CFG, env=probes.Varied(), advantage=advantage, measure=measure, **objects)
     jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
-    loss = check_loss_shape(lambda outputs, old, advantage, cfg: half(outputs * advantage))
+    loss = guard_loss_shape(lambda outputs, old, advantage, cfg: half(outputs * advantage))
     seen["loss"] = jax.eval_shape(loss, *(jax.ShapeDtypeStruct((2, 3), jnp.float32),) * 3, CFG).dtype
     doubles = simulator.simulator._replace(action_space=purerl.Box(np.full(2, -1.0), np.full(2, 1.0)))
     seen["bounds"] = purerl.make_train(CFG, env=doubles).env.action_space.high.dtype

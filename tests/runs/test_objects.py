@@ -2,11 +2,14 @@
 
 import json
 
+import jax
 import pytest
 from flax import struct
 
 import purerl
 from purerl import cli, losses
+from purerl.networks.actor_critic import actor_critic
+from purerl.runs.storage.objects import qualified_name
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.probes import Varied
 from tests.helpers.programs import compiles
@@ -26,6 +29,13 @@ class Limit:
 
 def own_loss(outputs, old, advantage, cfg):
     return losses.clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)
+
+
+@pytest.mark.parametrize(("arch", "built_by"), [("separate", "_separate"), ("shared", "_shared")])
+def test_names_of_built_in_networks_in_saved_runs_stay_valid(arch, built_by):
+    """A run with `network=actor_critic(...)` resumes only if these names are those in its record."""
+    network = actor_critic(CFG.replace(arch=arch), jax.ShapeDtypeStruct((3,), "float32"), purerl.Discrete(2))
+    assert qualified_name(network).startswith(f"purerl.networks.actor_critic.{built_by}.<locals>.")
 
 
 @pytest.mark.long

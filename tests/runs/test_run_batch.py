@@ -7,15 +7,15 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.runs.run_batch import Batch, settle, swept
+from purerl.runs.run_batch import Batch, collapse_equal_params, swept_fields
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import digest
 
 
 def test_swept_fields_of_a_batch_are_those_that_differ():
     cfg = PPOConfig(env_params={"max_steps_in_episode": 200})
-    batch = settle(jax.vmap(lambda lr: cfg.replace(lr=lr))(jnp.array([1e-3, 1e-2])))
-    assert list(swept(batch)) == ["lr"]
+    batch = collapse_equal_params(jax.vmap(lambda lr: cfg.replace(lr=lr))(jnp.array([1e-3, 1e-2])))
+    assert list(swept_fields(batch)) == ["lr"]
 
 
 def test_configs_with_equal_labels_are_numbered():

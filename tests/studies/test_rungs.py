@@ -8,7 +8,7 @@ import pytest
 
 import purerl
 from purerl import Range
-from purerl.studies.rungs import check_rungs, going_on
+from purerl.studies.rungs import check_rungs, trials_continue
 from tests.benchmarks import pruning
 from tests.helpers.probes import Varied
 from tests.helpers.studies import TUNED, study_of
@@ -38,8 +38,8 @@ def test_rungs_shorter_than_an_episode_are_refused():
 
 def test_trials_below_the_median_of_their_rung_stop():
     values = [1.0, 2.0, 3.0, 4.0, 10.0, 20.0, math.nan]
-    assert going_on(values, [0, 0, 0, 0, 1, 1, 0]).tolist() == [False, False, True, True, False, True, True]
-    assert going_on([math.nan], [0]).tolist() == [True]
+    assert trials_continue(values, [0, 0, 0, 0, 1, 1, 0]).tolist() == [False, False, True, True, False, True, True]
+    assert trials_continue([math.nan], [0]).tolist() == [True]
 
 
 def test_pruning_does_not_favour_noisy_trials():

@@ -79,6 +79,6 @@ def test_pruners_of_repeated_calls_decide_alike():
     def stopped():
         search = Search(TUNED, values, 32, options, None, optuna.pruners.HyperbandPruner(min_resource=1, max_resource=8))
         batch = search.new_batch([])
-        return search.prune([], batch._replace(scores=tuple((float(n % 5),) for n in batch.trials)))
+        return search.trials_to_prune([], batch._replace(scores=tuple((float(n % 5),) for n in batch.trials)))
 
     assert stopped() == stopped()

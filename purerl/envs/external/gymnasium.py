@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, custom_code, raise_if_any
+from purerl.core.errors import ConfigError, Problem, convert_errors, raise_if_any
 from purerl.core.masks import LIKELY, choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import PyTree
@@ -27,7 +27,7 @@ from purerl.envs.external.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnv
 from purerl.envs.external.host import Host
 from purerl.envs.external.snapshots import spaces_in
 from purerl.envs.importing import import_quietly, importing_mujoco
-from purerl.envs.parameters import Made, constructing
+from purerl.envs.parameters import Made, construct_outside_trace
 
 IMAGES = "rgb_array"
 PROBED = 1000  # maximum number of steps of the random episode in which entries of info are looked for
@@ -48,7 +48,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     vectorization = kwargs.pop("vectorization", SYNC)
     make_one = functools.partial(_make_one, name, disable_env_checker=True)
     try:
-        with constructing(f"gymnasium/{name}", env_kwargs):
+        with construct_outside_trace(f"gymnasium/{name}", env_kwargs):
             make_one(**kwargs).close()
     except ConfigError as error:
         cause, errors = error.__cause__, gymnasium.error
@@ -80,7 +80,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
     own = vectorization == VECTOR
     tried = functools.partial(VectorEnvironments, make, VECTOR if own else SYNC)
     not_used = lambda *args: None
-    with custom_code("make", "make()"), contextlib.closing(tried(1 if own else 2, {})) as environments:
+    with convert_errors("make", "make()"), contextlib.closing(tried(1 if own else 2, {})) as environments:
         env, layers = environments.envs, _layers(environments.envs)
         _check_statistics(layers)
         if not own and len({*map(id, env.get_attr("unwrapped"))}) == 1:

@@ -123,9 +123,8 @@ class Keeper:
         is_method = lambda x: inspect.isroutine(x) and is_layer(getattr(x, "__self__", None))
         kept = lambda name, x: name not in NOT_OF_THE_STATE and not (_stays_as_made(x) or is_method(x) or is_layer(x))
         layers = zip(self._names, self._layers, strict=True)
-        return [
-            {name: _describe(f"{kind}.{name}", x) for name, x in vars(layer).items() if kept(name, x)} for kind, layer in layers
-        ]
+        values = lambda kind, layer: {x: _encode_or_explain(f"{kind}.{x}", y) for x, y in vars(layer).items() if kept(x, y)}
+        return [values(kind, layer) for kind, layer in layers]
 
     def _shared_objects(self, values: list[dict[str, Any]]) -> list[str]:
         """Report changed objects to which several attributes refer. After a restore, each attribute would have its own object."""
@@ -169,7 +168,7 @@ class Keeper:
         return True
 
 
-def _describe(place: str, x: Any) -> Any:
+def _encode_or_explain(place: str, x: Any) -> Any:
     try:
         for part in _mutable_parts(x):
             if isinstance(part, np.ndarray) and part.flags.writeable and not isinstance(part.base, BUFFERS):

@@ -16,7 +16,7 @@ from typing import Any
 from purerl.core.environment import Environment
 from purerl.envs.importing import importing_mujoco
 from purerl.envs.one_state import one_state
-from purerl.envs.parameters import Made, constructing
+from purerl.envs.parameters import Made, construct_outside_trace
 
 with importing_mujoco():
     from brax import envs
@@ -35,7 +35,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     length, repeat = kwargs.pop("episode_length", 1000), kwargs.pop("action_repeat", 1)
     if name not in OWN_BACKENDS:
         kwargs = {"backend": "spring", **kwargs}
-    with constructing(f"brax/{name}", env_kwargs, envs._envs), warnings.catch_warnings():
+    with construct_outside_trace(f"brax/{name}", env_kwargs, envs._envs), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Brax System, piplines and environments", UserWarning)
         env = envs.get_environment(name, **kwargs)
 

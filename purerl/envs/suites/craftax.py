@@ -22,9 +22,9 @@ from jax.core import Tracer
 from purerl.core.environment import Environment
 from purerl.core.platform import by_platform
 from purerl.core.spaces import Discrete
-from purerl.envs.animation import drawing
+from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
-from purerl.envs.parameters import Made, constructing
+from purerl.envs.parameters import Made, construct_outside_trace
 
 NAMES = tuple(f"Craftax{game}-{seen}-v1" for game in ("-Classic", "") for seen in ("Symbolic", "Pixels"))
 NO_LIMIT = np.int32(2**31 - 1)
@@ -54,7 +54,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     Raises:
         ConfigError: the name is unknown, or the constructor refused the arguments.
     """
-    with constructing(f"craftax/{name}", env_kwargs, NAMES):
+    with construct_outside_trace(f"craftax/{name}", env_kwargs, NAMES):
         env = make_craftax_env_from_name(name, auto_reset=False)
         static_params = env.default_static_params().replace(**dict(env_kwargs))  # pyright: ignore[reportAttributeAccessIssue]
         env = type(env)(static_params)
@@ -62,7 +62,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     def adapt(params: Any) -> Environment:
         limit = None if isinstance(params.max_timesteps, Tracer) else int(params.max_timesteps)
         wrapped = wrap_env(_CraftaxEnv(env, params), slow_reset=True)
-        draw = drawing(functools.partial(_images, env), seconds=0.1)
+        draw = make_draw(functools.partial(_images, env), seconds=0.1)
         return wrapped._replace(max_steps=limit, truncates_after=limit, draw=draw)
 
     return Made(adapt, env.default_params)

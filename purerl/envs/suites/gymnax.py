@@ -19,14 +19,14 @@ from jax.core import Tracer
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem, custom_code, raise_if_any, warn
-from purerl.core.platform import strong
+from purerl.core.errors import ConfigError, Problem, convert_errors, raise_if_any, warn
+from purerl.core.platform import to_strong_dtypes
 from purerl.core.spaces import Space, action_shapes
 from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.importing import import_lazily
 from purerl.envs.outputs import make_time_step, plain_dicts, step_problems, unpack_result, warn_of_counters
-from purerl.envs.parameters import Made, constructing
+from purerl.envs.parameters import Made, construct_outside_trace
 from purerl.envs.random_rollout import alike_rows
 from purerl.envs.suites import suggest
 
@@ -57,7 +57,7 @@ def make(env_id: str, env_kwargs: tuple) -> Made:
     if env_id not in gymnax.registered_envs:
         hint = f"no such environment; {suggest(env_id, gymnax.registered_envs)}"
         raise ConfigError([Problem("env", env_id, hint)])
-    with constructing(env_id, env_kwargs):
+    with construct_outside_trace(env_id, env_kwargs):
         env = gymnax.make(env_id, **dict(env_kwargs))[0]
     return make_from_object(env)
 
@@ -92,7 +92,7 @@ def adapt(env: Any, params: Any) -> Environment:
 
     def reset(key):
         obs, env_state = unpack_result(getattr(env, begin)(key, params), 2, begin, PROTOCOL)
-        return strong((env_state, plain_dicts(obs)))
+        return to_strong_dtypes((env_state, plain_dicts(obs)))
 
     def step(key: jax.Array, env_state: Any, action: jax.Array) -> TimeStep:
         if bare:
@@ -103,14 +103,14 @@ def adapt(env: Any, params: Any) -> Environment:
         if "final_observation" not in values[-1]:
             hint = "step resets the environment but returns no info['final_observation'], which truncated episodes need"
             raise ConfigError([Problem("env", env, hint)])
-        return make_time_step(*values).replace(next_obs=strong(plain_dicts(values[-1]["final_observation"])))
+        return make_time_step(*values).replace(next_obs=to_strong_dtypes(plain_dicts(values[-1]["final_observation"])))
 
-    with custom_code("env", f"{begin}(key, params)"):
+    with convert_errors("env", f"{begin}(key, params)"):
         env_state, obs = jax.eval_shape(reset, jax.random.key(0))
-    with custom_code("env", "action_space(params)"):
+    with convert_errors("env", "action_space(params)"):
         action_space = action_space_of(env.action_space(params))
     called = "step_env(key, state, action, params)" if bare else "step(key, state, action, params)"
-    with custom_code("env", called), warn_of_counters(env):
+    with convert_errors("env", called), warn_of_counters(env):
         after = jax.eval_shape(step, jax.random.key(0), env_state, action_shapes(action_space))
     raise_if_any(step_problems(env_state, obs, after))
     if not (bare or type(env).__module__.startswith("gymnax.") or type(env) in _tried):

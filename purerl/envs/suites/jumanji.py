@@ -27,7 +27,7 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Box, Discrete, Indices, MultiDiscrete
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import import_quietly
-from purerl.envs.parameters import Made, constructing
+from purerl.envs.parameters import Made, construct_outside_trace
 
 with import_quietly():
     from jumanji import registration as suite
@@ -127,7 +127,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """
     kwargs = dict(env_kwargs)
     # Some specs compute their bounds, which would become tracers under a trace.
-    with constructing(f"jumanji/{name}", env_kwargs, suite.registered_environments()):
+    with construct_outside_trace(f"jumanji/{name}", env_kwargs, suite.registered_environments()):
         if "generator" in kwargs:
             kwargs["generator"] = _generator(name, *kwargs["generator"])
         env = suite.make(name, **kwargs)

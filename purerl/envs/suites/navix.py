@@ -15,9 +15,9 @@ from navix.environments.environment import StepType
 
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
-from purerl.envs.animation import drawing
+from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
-from purerl.envs.parameters import Made, constructing
+from purerl.envs.parameters import Made, construct_outside_trace
 
 BY_NAME = {"observation_fn": suite.observations, "reward_fn": suite.rewards, "termination_fn": suite.terminations}
 SYMBOLS = (11, 6, 4)  # numbers of entities, colours, and states (of a door, or the player's direction)
@@ -51,10 +51,10 @@ def make(name: str, env_kwargs: tuple) -> Made:
         ConfigError: the environment or a function is unknown, or the constructor refused the arguments.
     """
     kwargs = {key: _function(key, x) if key in BY_NAME else x for key, x in env_kwargs}
-    with constructing(f"navix/{name}", env_kwargs, suite.registry()):
+    with construct_outside_trace(f"navix/{name}", env_kwargs, suite.registry()):
         env = suite.make(name, **kwargs)
     limit = int(env.max_steps)
-    draw = drawing(_images, seconds=0.2)
+    draw = make_draw(_images, seconds=0.2)
     return Made(lambda params: wrap_env(_NavixEnv(env))._replace(max_steps=limit, truncates_after=limit, draw=draw))
 
 

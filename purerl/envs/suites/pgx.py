@@ -17,9 +17,9 @@ import pgx as suite
 
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete
-from purerl.envs.animation import drawing
+from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
-from purerl.envs.parameters import Made, constructing
+from purerl.envs.parameters import Made, construct_outside_trace
 
 NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_envs() if name.startswith("minatar-")))
 
@@ -54,9 +54,9 @@ def make(name: str, env_kwargs: tuple) -> Made:
         raise ConfigError([Problem("env", f"pgx/{name}", hint)])
     kwargs = dict(env_kwargs)
     limit = kwargs.pop("episode_length", None)
-    with constructing(f"pgx/{name}", env_kwargs, NAMES):
+    with construct_outside_trace(f"pgx/{name}", env_kwargs, NAMES):
         env = type(suite.make(name))(**kwargs)  # pyright: ignore[reportArgumentType]
-    return Made(lambda params: wrap_env(_PgxEnv(env), max_steps=limit)._replace(draw=drawing(_images, seconds=0.1)))
+    return Made(lambda params: wrap_env(_PgxEnv(env), max_steps=limit)._replace(draw=make_draw(_images, seconds=0.1)))
 
 
 def game_of_several(name: str) -> Any:

@@ -22,7 +22,7 @@ from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.envs.importing import importing_mujoco
 from purerl.envs.one_state import one_state
-from purerl.envs.parameters import Made, constructing
+from purerl.envs.parameters import Made, construct_outside_trace
 
 with importing_mujoco():
     from mujoco.mjx.warp import WARP_INSTALLED
@@ -44,7 +44,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     if warps and not WARP_INSTALLED:
         hint = "needs the package warp-lang; run pip install warp-lang, or use 'jax'"
         raise ConfigError([Problem("env_kwargs", {"impl": "warp"}, hint)])
-    with constructing(f"playground/{name}", env_kwargs, registry.ALL_ENVS):
+    with construct_outside_trace(f"playground/{name}", env_kwargs, registry.ALL_ENVS):
         if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():
             hint = f"needs the models of MuJoCo Menagerie; run {DOWNLOAD}"
             raise ConfigError([Problem("env", f"playground/{name}", hint)])

@@ -17,10 +17,10 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, is_int, nearest
 from purerl.core.spaces import Discrete, Indices
-from purerl.envs.animation import drawing
+from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import import_quietly
-from purerl.envs.parameters import Made, check_counts, constructing
+from purerl.envs.parameters import Made, check_counts, construct_outside_trace
 
 with import_quietly():
     from xminigrid import registration as suite
@@ -61,11 +61,11 @@ def make(name: str, env_kwargs: tuple) -> Made:
     if part is not None and benchmark is None:
         raise ConfigError([Problem("env_kwargs", {"rulesets": part}, "needs a benchmark, which contains the rule sets")])
     check_counts({"max_steps": kwargs.get("max_steps", 1)})
-    with constructing(f"xminigrid/{name}", env_kwargs, suite.registered_environments()):
+    with construct_outside_trace(f"xminigrid/{name}", env_kwargs, suite.registered_environments()):
         env, params = suite.make(name, **kwargs)
     rulesets = None if benchmark is None else _rulesets(params, benchmark, part)
     limit = int(params.max_steps)
-    draw = drawing(lambda states: [env.render(params, state) for state in states], seconds=0.2)
+    draw = make_draw(lambda states: [env.render(params, state) for state in states], seconds=0.2)
     wrap = lambda _: wrap_env(_GridEnv(env, params, rulesets))._replace(max_steps=limit, truncates_after=limit, draw=draw)
     return Made(wrap)
 

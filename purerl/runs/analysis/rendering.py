@@ -55,7 +55,7 @@ def render(
     draw, limit = check_drawing(env, env.max_steps if max_steps is None else max_steps)
     key = jax.random.key(seed)
     if env.host:
-        env = train.separate_environments()
+        env = train.make_env()
         env.host.start_recording()
         draw, limit = check_drawing(env, limit)
 

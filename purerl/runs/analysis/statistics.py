@@ -74,7 +74,7 @@ def format_spread(values: np.ndarray) -> str:
 Statistic = Callable[[np.ndarray], np.ndarray]
 
 
-def pool(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray:
+def statistic_over_tasks(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray:
     """Return a statistic over the pooled scores of all tasks, each `[seeds, ...]`."""
     return statistic(np.concatenate(list(scores)))
 
@@ -82,7 +82,7 @@ def pool(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray
 def stratified_interval(
     scores: Sequence[np.ndarray], statistic: Statistic = iqm, resamples: int = 10_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % percentile interval of `pool`, by a stratified bootstrap, which resamples seeds within each task.
+    """Return the 95 % percentile interval of `statistic_over_tasks`, by a bootstrap that resamples seeds within each task.
 
     With one task, the result is that of `interval`. If a task has one seed, both ends are NaN.
 

@@ -22,7 +22,7 @@ from purerl.core.keys import typed_key
 from purerl.core.reductions import shapes_on
 from purerl.core.types import TrainResult, TrainState
 from purerl.pure import Train
-from purerl.runs.devices.processes import agree, place
+from purerl.runs.devices.processes import agree, place_array
 
 DATA = "data"  # mesh axis of one agent's devices
 
@@ -100,7 +100,7 @@ class DataParallel:
         specs, lead = self.specs, [None] * state.key.ndim
         several = jax.tree.map(lambda spec: PartitionSpec(*lead, *spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
         specs = several.replace(clock=specs.clock)  # the update counter has no run axis
-        return jax.tree.map(lambda x, spec: place(x, NamedSharding(self.mesh, spec)), state, specs)
+        return jax.tree.map(lambda x, spec: place_array(x, NamedSharding(self.mesh, spec)), state, specs)
 
     def policy(self, state: TrainState) -> Policy:
         """Return the policy of a state, ready to act."""

@@ -1,8 +1,8 @@
 """Several processes that train together, one per host: decisions of the first process, and data that all processes share.
 
 All processes run the same program, and read and write checkpoints together. Only the first process writes other files, and makes
-decisions that depend on time. `agree`, `from_first`, `by_first` and `on_host` are collectives: every process must call them, in
-the same order. With one process, these functions do not communicate.
+decisions that depend on time. `agree`, `broadcast_from_first`, `call_in_first` and `gather_to_host` are collectives: every
+process must call them, in the same order. With one process, these functions do not communicate.
 """
 
 import json
@@ -70,7 +70,7 @@ def agree(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(of_all[0].tolist()), tuple(of_all.max(0).tolist())
 
 
-def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | None, dict[str, Any]]:
+def broadcast_from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | None, dict[str, Any]]:
     """Return, in every process, the first process's arrays (a dict by name, or None) and its JSON record."""
     if process_count() == 1:
         return arrays, record
@@ -85,7 +85,7 @@ def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | 
     return found, head[1]
 
 
-def by_first(function: Callable[[], Any]) -> Any:
+def call_in_first(function: Callable[[], Any]) -> Any:
     """Call `function` in the first process only; return its result there, None elsewhere. `function` must not call a collective.
 
     Raises:
@@ -100,7 +100,7 @@ def by_first(function: Callable[[], Any]) -> Any:
             found = function()
         except Exception as error:  # custom code, such as a recorder, may raise anything
             failed = error
-    _, record = from_first(None, {"failed": None if failed is None else str(failed)})
+    _, record = broadcast_from_first(None, {"failed": None if failed is None else str(failed)})
     if failed is not None:
         raise failed
     if record["failed"] is not None:
@@ -115,7 +115,7 @@ def _bytes_from_first(data: bytes) -> bytes:
     return np.asarray(multihost_utils.broadcast_one_to_all(buffer)).astype(np.uint8).tobytes() if size else b""
 
 
-def on_host(tree: PyTree) -> PyTree:
+def gather_to_host(tree: PyTree) -> PyTree:
     """Return a tree whose arrays are whole in every process; arrays on devices of other processes are gathered."""
 
     def whole(x):
@@ -128,11 +128,11 @@ def on_host(tree: PyTree) -> PyTree:
     return jax.tree.map(whole, tree)
 
 
-def place(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def place_array(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     """Place an array on the devices of `sharding`, even those of other processes. Every process must pass the whole array."""
     if sharding.is_fully_addressable:
         return jax.device_put(x, sharding)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(place(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+        return jax.random.wrap_key_data(place_array(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
     whole = np.asarray(x)
     return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])

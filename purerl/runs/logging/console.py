@@ -119,7 +119,7 @@ def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], 
     return table
 
 
-def count_of(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a number and its noun, "1 run" or "2 runs"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 

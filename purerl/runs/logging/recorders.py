@@ -64,11 +64,11 @@ def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[st
     others = {name: metric for name, metric in metrics.items() if name != "steps"}
     newest = {f"evaluation/{name}": x if len(x) > 1 else x[0] for name, x in (progress.evaluation or {}).items()}
     for name, value in {**summarize(aggregate(others)), **newest}.items():
-        row.update({name: value.item()} if value.ndim == 0 else spread(name, value, progress.labels))
+        row.update({name: value.item()} if value.ndim == 0 else columns_of_runs(name, value, progress.labels))
     return row
 
 
-def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, float]:
+def columns_of_runs(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, float]:
     """Return the columns of one metric of several runs. `values`: `[runs]`."""
     seen = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     of = lambda statistic: float(statistic(seen.astype(np.float64))) if seen.size else math.nan

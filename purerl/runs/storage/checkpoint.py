@@ -19,7 +19,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem, raise_if_any, warn
 from purerl.core.types import PyTree
-from purerl.runs.devices.processes import by_first, from_first, is_first
+from purerl.runs.devices.processes import broadcast_from_first, call_in_first, is_first
 from purerl.runs.storage.arrays import describe, dtype_of, leaf_differences, shape_of, to_arrays
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.orbax_v1 import in_this_process, orbax
@@ -45,10 +45,10 @@ class Checkpoint(NamedTuple):
     arrays: dict[str, np.ndarray]
 
 
-def share(saved: Checkpoint | None) -> Checkpoint | None:
+def broadcast_checkpoint(saved: Checkpoint | None) -> Checkpoint | None:
     """Return, in every process, the checkpoint that the first process has read; None if that process has none."""
     record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
-    arrays, record = from_first(None if saved is None else saved.arrays, record)
+    arrays, record = broadcast_from_first(None if saved is None else saved.arrays, record)
     return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
 
 
@@ -126,8 +126,8 @@ class Store:
         stored = {path: x for path, x in arrays.items() if x.size}
         metadata = {"record": text, "sha256": _sha256(text.encode())}
         path, self._saving_updates = self._path(updates), updates
-        with _translate(self._failed):
-            by_first(lambda: path.exists() and os.rename(path, f"{path}{REPLACED}"))
+        with _translate(self._discard_unfinished):
+            call_in_first(lambda: path.exists() and os.rename(path, f"{path}{REPLACED}"))
             self._saving = orbax().save_async(path, stored, custom_metadata=metadata)
 
     def wait(self) -> None:
@@ -139,7 +139,7 @@ class Store:
         saving, self._saving = self._saving, None
         if saving is None:
             return
-        with _translate(self._failed):
+        with _translate(self._discard_unfinished):
             saving.result()
             self._put_back()
             there = [updates for updates in self.updates() if updates <= self._saving_updates]  # later ones are damaged
@@ -169,7 +169,7 @@ class Store:
         os.rename(self._path(updates), removed)
         shutil.rmtree(removed)
 
-    def _failed(self, error: BaseException) -> CheckpointError:
+    def _discard_unfinished(self, error: BaseException) -> CheckpointError:
         self._saving = None
         for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)  # otherwise nothing else would fit on a full disk
@@ -184,7 +184,7 @@ class Store:
     def clear(self) -> None:
         """Remove all checkpoints."""
         if is_first():
-            with _translate(self._failed):
+            with _translate(self._discard_unfinished):
                 for updates in self.updates():
                     self._remove(updates)
 
