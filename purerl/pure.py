@@ -19,11 +19,11 @@ from purerl.checks.check_environment import check_devices, num_bytes
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any, would_work
-from purerl.core.keys import Clock, typed_key
+from purerl.core.errors import Problem, config_error, is_count, raise_if_any, would_work
+from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.plan import PhasePlan, Plan
-from purerl.core.platform import to_strong_dtypes, with_matmul_precision
+from purerl.core.platform import refuse_vmap, to_strong_dtypes, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
 from purerl.core.types import Network, TrainResult, TrainState
 from purerl.learning.nonfinite import freeze
@@ -91,7 +91,7 @@ class Train:
         updates, every = self.trained.num_updates, self.cfg.metrics_every
         if updates // every >= 2**31:
             hint = f"would give more than 2**31 records of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
-            raise ConfigError([Problem("total_timesteps", self.cfg.total_timesteps, hint)])
+            raise config_error("total_timesteps", self.cfg.total_timesteps, hint)
         if every == 1:
             return TrainResult(*jax.lax.scan(lambda state, _: self.update(state), self.init(key), length=updates))
         rows = -(-updates // every)
@@ -116,7 +116,7 @@ class Train:
         """
         if _check_state(state).key.ndim:
             hint = "select a single run (Run.select), or use jax.vmap(train.evaluate, in_axes=(train.seed_axes, 0))"
-            raise ConfigError([Problem("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")])
+            raise config_error("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")
         network = with_statistics(self.trained, self.network, state)
         network = network._replace(apply=self._traced(network.apply))
         return Policy(network, state.params, self.env.action_space, self.env.observation_space, state.statistics)
@@ -153,19 +153,19 @@ class Train:
             ConfigError: the environment has no known time limit and `max_steps` is None, or an argument is invalid.
         """
         if not isinstance(env_params, dict | None):
-            raise ConfigError([Problem("env_params", env_params, "must be a dict from parameter names to numbers, or None")])
+            raise config_error("env_params", env_params, "must be a dict from parameter names to numbers, or None")
         levels = self.cfg.num_levels if training_levels else 0
         apart = env_params or levels != self.cfg.num_levels or env is not None
         env = self.make_env(env_params, levels, env) if apart else self._evaluation_env
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
-            raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; set max_steps")])
+            raise config_error("max_steps", None, "the environment has no known time limit; set max_steps")
         counts = {"num_episodes": num_episodes, "max_steps": limit}
         raise_if_any([Problem(name, x, "must be an int of at least 1") for name, x in counts.items() if not is_count(x)])
         if self.axis is not None and num_episodes % self.axis.size:
             near = would_work([-(-num_episodes // self.axis.size) * self.axis.size])
             hint = f"must be divisible by the number of devices, {self.axis.size}{near}"
-            raise ConfigError([Problem("num_episodes", num_episodes, hint)])
+            raise config_error("num_episodes", num_episodes, hint)
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
 
         def run(policy: Policy, key: jax.Array) -> Episodes:  # traced for one device
@@ -242,22 +242,14 @@ class Train:
         if self.axis:
             hint = "the program of one device is not compiled alone; make the train without axis_name, and read "
             hint += "purerl.data_parallel(train, mesh).plan.update_bytes"
-            raise ConfigError([Problem("axis_name", self.axis.name, hint)])
+            raise config_error("axis_name", self.axis.name, hint)
         return jax.jit(self.update, donate_argnums=0).lower(jax.eval_shape(self.init, jax.random.key(0))).compile()
 
 
 def _with_one_clock(update: Callable) -> Callable:
     """Return an update that refuses a batched update counter, for which `lax.cond` would run all phases in every update."""
-
-    @jax.custom_batching.custom_vmap
-    def one(clock: Clock) -> Clock:
-        return clock
-
-    @one.def_vmap
-    def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
-        """Raise an error. JAX calls this function only under a `vmap` with a batched counter, also through `jit` and loops."""
-        hint = "use jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
-        raise ConfigError([Problem("state", ..., f"has an update counter for each run, but runs must share one counter; {hint}")])
+    hint = "use jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
+    one = refuse_vmap("state", f"has an update counter for each run, but runs must share one counter; {hint}")
 
     @functools.wraps(update)
     def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -282,9 +274,9 @@ def make_axis(name: str | None, size: int | None) -> Axis | None:
     if name is None and size is None:
         return None
     if not isinstance(name, str):
-        raise ConfigError([Problem("axis_name", name, "must be the name of the axis with axis_size devices")])
+        raise config_error("axis_name", name, "must be the name of the axis with axis_size devices")
     if not is_count(size):
-        raise ConfigError([Problem("axis_size", size, "must be the number of devices on the axis, an int of at least 1")])
+        raise config_error("axis_size", size, "must be the number of devices on the axis, an int of at least 1")
     return Axis(name, size)
 
 
@@ -292,5 +284,5 @@ def _check_state(state: Any) -> TrainState:
     """Return a state; raise a ConfigError for objects of other types."""
     if not isinstance(state, TrainState):
         hint = "must be a TrainState, such as the attribute `state` of a result or a run"
-        raise ConfigError([Problem("state", type(state).__name__, hint)])
+        raise config_error("state", type(state).__name__, hint)
     return state

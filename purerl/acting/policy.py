@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.acting.rollout import one_step
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import Problem, config_error, raise_if_any
 from purerl.core.keys import typed_key
 from purerl.core.spaces import Space, entries_of, is_index
 from purerl.core.types import Network, Outputs, PyTree
@@ -55,7 +55,7 @@ class Policy:
         """
         if isinstance(deterministic, Tracer):
             hint = "must be True or False when the call is traced; use jax.jit(policy, static_argnums=4)"
-            raise ConfigError([Problem("deterministic", ..., hint)])
+            raise config_error("deterministic", ..., hint)
         outputs, carry = self.outputs(carry, obs, first)
         action = outputs.policy.mode() if deterministic else outputs.policy.sample(outputs.policy.noise(typed_key(key)))
         return outputs.policy.env_action(action, self.action_space), carry
@@ -70,10 +70,9 @@ class Policy:
         wanted = jax.eval_shape(lambda: self.initial_carry(count))
         shapes = lambda tree: jax.tree.map(jnp.shape, tree)
         if shapes(carry) != shapes(wanted):
-            hint = f"must be the result of initial_carry({count}), or of the call before"
-            raise ConfigError([Problem("carry", shapes(carry), hint)])
+            raise config_error("carry", shapes(carry), f"must be the result of initial_carry({count}), or of the call before")
         if jnp.shape(first) != (count,):
-            raise ConfigError([Problem("first", list(jnp.shape(first)), f"must be an array of {count} flags")])
+            raise config_error("first", list(jnp.shape(first)), f"must be an array of {count} flags")
         return one_step(self.network, self.params, carry, obs, jnp.asarray(first))
 
     def value(self, carry: PyTree, obs: PyTree, first: jax.Array | None = None) -> jax.Array:
@@ -95,7 +94,7 @@ def _to_space_dtypes(space: PyTree, obs: PyTree) -> tuple[PyTree, int]:
     spaces, given = entries_of(space), entries_of(obs)
     if spaces.keys() != given.keys():
         hint = f"must have the entries {', '.join(spaces)}" if "" not in spaces else "must be one array"
-        raise ConfigError([Problem("obs", ", ".join(given), hint)])
+        raise config_error("obs", ", ".join(given), hint)
     counts = {jnp.shape(x)[:1] for x in given.values()}
     found = []
     for name, x in given.items():

@@ -178,20 +178,14 @@ def predictor_of(learner: Learner[PPGConfig]) -> tuple[str, ...]:
 def aux_phase(learner: Learner[PPGConfig]) -> Phase:
     """Return the auxiliary phase, which runs in every `n_pi`-th update."""
     cfg, network, parts = learner
-    return Phase(
-        name="aux",
-        loss=aux_loss(cfg, network),
+    phase = make_phase(learner, "aux", aux_loss(cfg, network), cfg.e_aux, follows_kl=False, prefix="aux/", every=cfg.n_pi)
+    return phase._replace(
         optimizer=aux_phase_optimizer(cfg, parts.optimizer),
-        groups=None,
-        epochs=cfg.e_aux,
         minibatches=cfg.n_pi * cfg.num_envs // (cfg.aux_columns * cfg.aux_accumulation),
         accumulate=cfg.aux_accumulation,
-        max_grad_norm=cfg.max_grad_norm,
-        joint=cfg.grad_clip == "joint",
-        every=cfg.n_pi,
-        start=cfg.skipped_updates,
-        prefix="aux/",
         frozen=() if cfg.aux_optimizer == "shared" else predictor_of(learner),
+        block=1,  # minibatches of whole environments, whatever those of the other phases are
+        precompute=None,
     )
 
 

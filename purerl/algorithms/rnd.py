@@ -45,7 +45,7 @@ from purerl.acting.rollout import collect, reset_actor
 from purerl.acting.wrappers import with_uniform_policy
 from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.keys import fold_in_name
 from purerl.core.metrics import mean_of
 from purerl.core.platform import to_strong_dtypes
@@ -202,16 +202,14 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
     def paid(params, state, steps):
         found = reward(state, steps)
         if not (isinstance(found, tuple | list) and len(found) == 2):
-            raise ConfigError([Problem("intrinsic", type(found), "reward must return a pair: rewards and new state")])
+            raise config_error("intrinsic", type(found), "reward must return a pair: rewards and new state")
         reward_, after = found
         if np.shape(reward_) != steps.first.shape:
             hint = f"reward must return rewards of shape {list(steps.first.shape)}, one per step"
-            raise ConfigError([Problem("intrinsic", list(np.shape(reward_)), hint)])
+            raise config_error("intrinsic", list(np.shape(reward_)), hint)
         shapes = lambda tree: jax.tree.map(lambda x: (np.shape(x), jnp.result_type(x).name), tree)
         if shapes(after) != shapes(state):
-            raise ConfigError(
-                [Problem("intrinsic", shapes(after), f"reward must return a state like its input, {shapes(state)}")]
-            )
+            raise config_error("intrinsic", shapes(after), f"reward must return a state like its input, {shapes(state)}")
         reward_ = jnp.asarray(reward_).astype(jnp.float32)
         return reward_, to_strong_dtypes(after, "intrinsic"), {"intrinsic_reward": mean_of(reward_)}
 

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, convert_errors, name_of, raise_if_any
+from purerl.core.errors import ConfigError, Problem, config_error, convert_errors, name_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
@@ -125,7 +125,7 @@ def make_algorithm(maker: Callable, cfg: OnPolicyConfig, env: Environment, netwo
     with convert_errors("algorithm", "algorithm(cfg, env, network, parts)"):
         made = maker(cfg, env, network, parts)
     if not isinstance(made, Algorithm):
-        raise ConfigError([Problem("algorithm", made, "must return a purerl.Algorithm(init, update, phases)")])
+        raise config_error("algorithm", made, "must return a purerl.Algorithm(init, update, phases)")
     return made._replace(update=lambda state: state_and_metrics("algorithm", made.update(state)))
 
 

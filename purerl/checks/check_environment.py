@@ -11,7 +11,7 @@ from purerl.checks.check_network import sequence_problems
 from purerl.config.algorithms import PPGConfig
 from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, divisors, neighbours, raise_if_any, would_work
+from purerl.core.errors import Problem, config_error, divisors, neighbours, raise_if_any, would_work
 from purerl.core.masks import choices_of
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import Space, entries_of, is_index
@@ -87,7 +87,7 @@ def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState
     needed, there, field = sum(sizes.values()), _memory(), max(sizes, key=sizes.__getitem__)
     if needed > there:
         hint = f"buffers need {needed / 1e9:,.1f} GB, but the device has {there / 1e9:,.0f} GB; use a smaller value"
-        raise ConfigError([Problem(field, getattr(cfg, field), hint)])
+        raise config_error(field, getattr(cfg, field), hint)
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -116,11 +116,10 @@ def _memory() -> float:
 def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:
     """Raise unless the environments, and every minibatch, can be divided equally among `count` devices."""
     if env.host:
-        raise ConfigError([Problem("env", env.name, f"an external (Python) environment cannot be spread over {count} devices")])
+        raise config_error("env", env.name, f"an external (Python) environment cannot be spread over {count} devices")
     if cfg.num_envs % count:
         near = sorted({max(cfg.num_envs // count, 1) * count, -(-cfg.num_envs // count) * count})
-        hint = f"must be divisible by the number of devices, {count}{would_work(near)}"
-        raise ConfigError([Problem("num_envs", cfg.num_envs, hint)])
+        raise config_error("num_envs", cfg.num_envs, f"must be divisible by the number of devices, {count}{would_work(near)}")
     found, here = [], cfg.replace(num_envs=cfg.num_envs // count, advantage_norm="batch")
     if isinstance(cfg, PPGConfig):
         if (columns := cfg.aux_columns) % count:

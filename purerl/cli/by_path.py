@@ -7,7 +7,7 @@ from typing import Any
 
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, convert_errors
+from purerl.core.errors import config_error, convert_errors
 from purerl.envs.functions import wrap_if_bare
 
 
@@ -18,7 +18,7 @@ def import_path(path: str, flag: str) -> Any:
         ConfigError: the module or the name does not exist, or the module raises an error.
     """
     if ":" not in path:
-        raise ConfigError([Problem(flag, path, "must be an import path, such as package.module:name")])
+        raise config_error(flag, path, "must be an import path, such as package.module:name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     with convert_errors(flag, f"import {path}"):
@@ -39,7 +39,7 @@ def import_env(path: str, env_kwargs: tuple) -> Any:
         with convert_errors("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
             found = found(**dict(env_kwargs))
     elif env_kwargs:
-        raise ConfigError([Problem("env_kwargs", dict(env_kwargs), f"{path} is an object and takes no arguments")])
+        raise config_error("env_kwargs", dict(env_kwargs), f"{path} is an object and takes no arguments")
     return wrap_if_bare(found)
 
 
@@ -49,7 +49,7 @@ def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], lis
         return ALGORITHMS, args
     cls = import_path(args[0], "command")
     if not (isinstance(cls, type) and issubclass(cls, OnPolicyConfig)):
-        raise ConfigError([Problem("command", args[0], "must be a config class made with purerl.configclass")])
+        raise config_error("command", args[0], "must be a config class made with purerl.configclass")
     return {**ALGORITHMS, cls.__name__: cls}, [cls.__name__, *args[1:]]
 
 

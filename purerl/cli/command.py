@@ -46,7 +46,16 @@ from purerl.cli.flags import (
 )
 from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
-from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError, Problem, nearest, raise_if_any
+from purerl.core.errors import (
+    CheckpointError,
+    ConfigError,
+    EnvironmentFailed,
+    NotFiniteError,
+    Problem,
+    config_error,
+    nearest,
+    raise_if_any,
+)
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices.over_devices import use_cores
 from purerl.runs.devices.processes import join, process_count
@@ -117,7 +126,7 @@ def _run(args: list[str]) -> int:
     others = {} if options_class is Tuning else COMMANDS
     names = [*algorithms, *others, *(["tune"] if others else [])]
     if args and not args[0].startswith("-") and args[0] not in names:
-        raise ConfigError([Problem("command", args[0], nearest(args[0], names))])
+        raise config_error("command", args[0], nearest(args[0], names))
     refuse_unknown(args, algorithms, options_class)
     if args and args[0] in others:
         known = [*_flag_names(others[args[0]]), *OF_TYRO]
@@ -184,5 +193,5 @@ def _errors_of_tyro() -> Iterator[None]:
         is_rule = lambda line: set(line) <= {"─", "-"}
         text = " ".join(itertools.takewhile(lambda line: not is_rule(line), itertools.dropwhile(is_rule, lines)))
         text = text.replace("'reader.", "'")  # a group of flags
-        raise ConfigError([Problem("arguments", ..., f"{text}; purerl [command] --help lists all")]) from None
+        raise config_error("arguments", ..., f"{text}; purerl [command] --help lists all") from None
     sys.stderr.write(printed.getvalue())

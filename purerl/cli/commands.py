@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 
 from purerl.cli.by_path import import_objects, import_path
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
@@ -112,14 +112,14 @@ def compare_runs(
         name, is_named, folders = text.partition("=")
         if is_named and not os.path.exists(text):
             if name in named:
-                raise ConfigError([Problem("entries", text, f"{name} is given twice; write {name}=DIR,DIR")])
+                raise config_error("entries", text, f"{name} is given twice; write {name}=DIR,DIR")
             if not all(folders := folders.split(",")):
-                raise ConfigError([Problem("entries", text, "has an empty folder name; write name=DIR,DIR")])
+                raise config_error("entries", text, "has an empty folder name; write name=DIR,DIR")
             named[name] = folders
         else:
             name = pathlib.Path(text).expanduser().absolute().name
             if name in named:
-                raise ConfigError([Problem("entries", text, f"{name} is given twice; give names to the folders: a=DIR b=DIR")])
+                raise config_error("entries", text, f"{name} is given twice; give names to the folders: a=DIR b=DIR")
             named[name] = [text]
     found = compare(named, score=score, episodes=episodes, reference=reference or None)
     console = LiveLine().console
@@ -213,7 +213,7 @@ def _make_folder(out: str) -> None:
     try:
         pathlib.Path(out).expanduser().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError([Problem("out", out, f"the folder cannot be created: {error.strerror}")]) from error
+        raise config_error("out", out, f"the folder cannot be created: {error.strerror}") from error
 
 
 COMMANDS = {"eval": evaluate, "plot": plot_curves, "compare": compare_runs, "runs": list_runs}

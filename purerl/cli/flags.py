@@ -24,7 +24,7 @@ from purerl.config.presets import preset, presets
 from purerl.config.randomization import distribution_of
 from purerl.config.rules import SWITCH
 from purerl.config.value_checks import field_problems
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, config_error, raise_if_any
 
 
 def _pairs(read: Callable[[str], Any]) -> Any:
@@ -137,7 +137,7 @@ def base_values(
     name = file.get("preset") if given.get("preset", True) is True else given["preset"]
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[args[0]]()):
-        raise ConfigError([Problem("preset", name, f"is a preset of {algorithm_of(cfg)}; use purerl {algorithm_of(cfg)}")])
+        raise config_error("preset", name, f"is a preset of {algorithm_of(cfg)}; use purerl {algorithm_of(cfg)}")
     values = defaults_of(cfg) if cfg else {}
     file = {name: x for name, x in file.items() if name not in ("sweep", "param") or name not in given}
     return values | file | {name: _merge(values[name], file[name]) for name in PAIRS if name in values and name in file}
@@ -162,10 +162,10 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
     except OSError as error:
-        raise ConfigError([Problem("config", path, f"cannot be read: {error.strerror}")]) from error
+        raise config_error("config", path, f"cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         hint = f"must be a TOML file, with lines such as lr = 1e-3 and env = 'CartPole-v1'; parsing failed: {error}"
-        raise ConfigError([Problem("config", path, hint)]) from error
+        raise config_error("config", path, hint) from error
     values = {name.replace("-", "_"): as_tuples(x) for name, x in values.items()}
     values |= {name: (values[name],) for name in ("sweep", "param") if isinstance(values.get(name), str)}
     if isinstance(texts := values.get("randomize"), dict):

@@ -11,7 +11,7 @@ from typing import Any
 from purerl.cli.by_path import import_objects
 from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, config_error, raise_if_any
 from purerl.runs.analysis.statistics import few_seeds, format_number
 from purerl.runs.devices.processes import call_in_first, is_first
 from purerl.runs.fit import fit
@@ -37,7 +37,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
         raise ConfigError([Problem(name, True, "writes into the run's directory; give --directory") for name in files])
     if asked.stop_at_return != math.inf:
         if not (asked.eval_every or asked.stop_every):
-            raise ConfigError([Problem("stop_at_return", asked.stop_at_return, "is never checked; set eval_every or stop_every")])
+            raise config_error("stop_at_return", asked.stop_at_return, "is never checked; set eval_every or stop_every")
         options["stop_when"] = at_return(asked.stop_at_return)
     if asked.sweep:
         return _train_sweep(cfg, asked, options)
@@ -94,7 +94,7 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning, given: Collection[str] = ()) 
     """Tune as the flags describe, and return the exit status. Without --param, the `given` flags keep their values."""
     default = {path: x for path, x in space.default_ranges(cfg).items() if path not in given}
     if not (asked.param or default):
-        raise ConfigError([Problem("param", (), "is needed, since flags set all fields that are tuned by default")])
+        raise config_error("param", (), "is needed, since flags set all fields that are tuned by default")
     values = space.parse(cfg, asked.param, "param") if asked.param else default
     options = _select_arguments(tune, asked) | import_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     console = LiveLine().console
@@ -160,7 +160,7 @@ def _continue_hint(asked: Options) -> str:
 def _recorders(asked: Training, cfg: OnPolicyConfig, directory: Any) -> list[recorders.Rows]:
     home = pathlib.Path(directory or "").expanduser()
     if asked.write_every < 0:
-        raise ConfigError([Problem("write_every", asked.write_every, "must be an int of at least 0")])
+        raise config_error("write_every", asked.write_every, "must be an int of at least 0")
     kinds = [("tensorboard", recorders.TensorBoard)]
     kinds += [("metrics.csv", recorders.Csv)] * asked.csv + [("metrics.jsonl", recorders.JsonLines)] * asked.json_lines
     made: list[recorders.Rows] = [kind(home / name, asked.write_every) for name, kind in kinds] if directory else []
@@ -169,5 +169,5 @@ def _recorders(asked: Training, cfg: OnPolicyConfig, directory: Any) -> list[rec
             init = {"project": asked.wandb, "config": json.loads(cfg.to_json())}
             made.append(recorders.Wandb(asked.write_every, home if directory else None, **init))
         except ImportError as error:
-            raise ConfigError([Problem("wandb", asked.wandb, str(error))]) from error
+            raise config_error("wandb", asked.wandb, str(error)) from error
     return made

@@ -4,40 +4,17 @@ import dataclasses
 import math
 from typing import Any, ClassVar, Self
 
+from purerl.config import rules
 from purerl.config.batches import Batches
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import Config, configclass, count, leaf, nested, or_default, static
 from purerl.config.randomization import Distribution
-from purerl.config.rules import (
-    ANY,
-    AUTO,
-    BOX,
-    GAUSSIAN,
-    NAMES,
-    PAIRS,
-    RANDOMIZED,
-    SWITCH,
-    above,
-    at_least,
-    between,
-    each,
-    either,
-    finite,
-    in_order,
-    is_finite,
-    one_of,
-    or_auto,
-    some_of,
-    surely_holds,
-    up_to,
-    when,
-)
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem
 from purerl.core.spaces import entries_of, has_box, is_index
 
-KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
-MEMORY = when(memory=("gru", "lstm", "min_gru", "lru"))
+KL_ADAPTIVE = rules.when(lr_schedule="kl_adaptive")
+MEMORY = rules.when(memory=("gru", "lstm", "min_gru", "lru"))
 
 
 @configclass
@@ -193,96 +170,96 @@ class OnPolicyConfig(Config, Batches):
     """
 
     env: str = static("CartPole-v1")
-    env_kwargs: tuple = static((), PAIRS)
-    env_params: dict = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
-    randomize: dict[str, Distribution] = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
-    randomize_each: str = static("episode", one_of("episode", "environment"), RANDOMIZED)
+    env_kwargs: tuple = static((), rules.PAIRS)
+    env_params: dict = dataclasses.field(default_factory=dict, metadata={"rule": rules.ANY})
+    randomize: dict[str, Distribution] = dataclasses.field(default_factory=dict, metadata={"rule": rules.ANY})
+    randomize_each: str = static("episode", rules.one_of("episode", "environment"), rules.RANDOMIZED)
 
-    total_timesteps: float = count(500_000, up_to(2**62, at_least(1)))
-    num_envs: int = static(4, at_least(1))
-    num_steps: int = static(128, at_least(1))
-    num_minibatches: int = static(4, at_least(1))
-    minibatches: str = static("auto", one_of("auto", "flat", "env", "time"))
+    total_timesteps: float = count(500_000, rules.up_to(2**62, rules.at_least(1)))
+    num_envs: int = static(4, rules.at_least(1))
+    num_steps: int = static(128, rules.at_least(1))
+    num_minibatches: int = static(4, rules.at_least(1))
+    minibatches: str = static("auto", rules.one_of("auto", "flat", "env", "time"))
 
-    lr: float = leaf(2.5e-4, finite(0))
-    lr_final: float = leaf(0.0, finite(0), when(lr_schedule=("linear", "polynomial")))
-    lr_schedule: str = static("linear", one_of("linear", "constant", "polynomial", "kl_adaptive"))
-    lr_power: float = leaf(1.0, finite(0), when(lr_schedule="polynomial"))
-    decay_steps: float = count(0, between(0, 2**31 - 1), when(lr_schedule="polynomial"))
-    desired_kl: float = leaf(0.01, finite(0), either(KL_ADAPTIVE, when(kl_penalty="adaptive")))
-    lr_kl_tolerance: float = leaf(2.0, finite(1), KL_ADAPTIVE)
-    lr_kl_factor: float = leaf(1.5, finite(1), KL_ADAPTIVE)
-    lr_kl_every: str = static("minibatch", one_of("minibatch", "epoch"), KL_ADAPTIVE)
-    lr_min: float = leaf(1e-6, finite(0), KL_ADAPTIVE)
-    lr_max: float = leaf(1e-2, finite(0), KL_ADAPTIVE)
-    critic_lr_scale: float = leaf(1.0, finite(0))
-    optimizer: str = static("adam", one_of("adam", "adamw", "muon", "rmsprop", "sgd"))
-    adam_eps: float = leaf(1e-5, finite(0), when(optimizer=("adam", "adamw", "muon", "rmsprop")))
-    weight_decay: float = leaf(0.01, finite(0), when(optimizer="adamw"))
+    lr: float = leaf(2.5e-4, rules.finite(0))
+    lr_final: float = leaf(0.0, rules.finite(0), rules.when(lr_schedule=("linear", "polynomial")))
+    lr_schedule: str = static("linear", rules.one_of("linear", "constant", "polynomial", "kl_adaptive"))
+    lr_power: float = leaf(1.0, rules.finite(0), rules.when(lr_schedule="polynomial"))
+    decay_steps: float = count(0, rules.between(0, 2**31 - 1), rules.when(lr_schedule="polynomial"))
+    desired_kl: float = leaf(0.01, rules.finite(0), rules.either(KL_ADAPTIVE, rules.when(kl_penalty="adaptive")))
+    lr_kl_tolerance: float = leaf(2.0, rules.finite(1), KL_ADAPTIVE)
+    lr_kl_factor: float = leaf(1.5, rules.finite(1), KL_ADAPTIVE)
+    lr_kl_every: str = static("minibatch", rules.one_of("minibatch", "epoch"), KL_ADAPTIVE)
+    lr_min: float = leaf(1e-6, rules.finite(0), KL_ADAPTIVE)
+    lr_max: float = leaf(1e-2, rules.finite(0), KL_ADAPTIVE)
+    critic_lr_scale: float = leaf(1.0, rules.finite(0))
+    optimizer: str = static("adam", rules.one_of("adam", "adamw", "muon", "rmsprop", "sgd"))
+    adam_eps: float = leaf(1e-5, rules.finite(0), rules.when(optimizer=("adam", "adamw", "muon", "rmsprop")))
+    weight_decay: float = leaf(0.01, rules.finite(0), rules.when(optimizer="adamw"))
 
-    gamma: float = leaf(0.99, between(0, 1))
-    gae_lambda: float = leaf(0.95, between(0, 1), when(estimator=("gae", "td_lambda")))
-    estimator: str = static("gae", one_of("gae", "n_step", "td_lambda"))
-    return_steps: int = static(0, between(0, 2**31 - 1), when(estimator="n_step"))
-    truncation: str = static("final_obs", one_of("final_obs", "current_obs", "zero", "ignore"))
+    gamma: float = leaf(0.99, rules.between(0, 1))
+    gae_lambda: float = leaf(0.95, rules.between(0, 1), rules.when(estimator=("gae", "td_lambda")))
+    estimator: str = static("gae", rules.one_of("gae", "n_step", "td_lambda"))
+    return_steps: int = static(0, rules.between(0, 2**31 - 1), rules.when(estimator="n_step"))
+    truncation: str = static("final_obs", rules.one_of("final_obs", "current_obs", "zero", "ignore"))
 
-    clip_eps: float = leaf(0.2, above(0))
-    clip_eps_final: float = leaf(0.0, finite(0), when(clip_schedule="linear"))
-    clip_schedule: str = static("constant", one_of("constant", "linear"))
-    kl_penalty: str = static("none", one_of("none", "fixed", "adaptive"))
-    kl_coef: float = leaf(1.0, finite(0), when(kl_penalty=("fixed", "adaptive")))
-    kl_coef_tolerance: float = leaf(1.5, finite(1), when(kl_penalty="adaptive"))
-    kl_coef_raise: float = leaf(2.0, finite(1), when(kl_penalty="adaptive"))
-    kl_coef_lower: float = leaf(0.5, between(0, 1), when(kl_penalty="adaptive"))
-    vf_coef: float = leaf(0.5, finite(0))
-    ent_coef: float = leaf(AUTO, or_auto(finite(0)))
-    ent_coef_final: float = leaf(0.0, finite(0), when(ent_schedule="linear"))
-    ent_schedule: str = static("constant", one_of("constant", "linear"))
-    value_clip: str = static("max", one_of("max", "replace", "none"))
-    value_clip_eps: float = leaf(0.2, above(0), when(value_clip=("max", "replace")))
-    advantage_norm: str = static("minibatch", one_of("minibatch", "batch", "none"))
-    max_grad_norm: float = leaf(0.5, above(0))
-    grad_clip: str = static("joint", one_of("joint", "per_network"), is_finite("max_grad_norm"))
-    target_kl: float = leaf(math.inf, above(0))
-    kl_stop: str = static("update", one_of("update", "epoch"), is_finite("target_kl"))
+    clip_eps: float = leaf(0.2, rules.above(0))
+    clip_eps_final: float = leaf(0.0, rules.finite(0), rules.when(clip_schedule="linear"))
+    clip_schedule: str = static("constant", rules.one_of("constant", "linear"))
+    kl_penalty: str = static("none", rules.one_of("none", "fixed", "adaptive"))
+    kl_coef: float = leaf(1.0, rules.finite(0), rules.when(kl_penalty=("fixed", "adaptive")))
+    kl_coef_tolerance: float = leaf(1.5, rules.finite(1), rules.when(kl_penalty="adaptive"))
+    kl_coef_raise: float = leaf(2.0, rules.finite(1), rules.when(kl_penalty="adaptive"))
+    kl_coef_lower: float = leaf(0.5, rules.between(0, 1), rules.when(kl_penalty="adaptive"))
+    vf_coef: float = leaf(0.5, rules.finite(0))
+    ent_coef: float = leaf(rules.AUTO, rules.or_auto(rules.finite(0)))
+    ent_coef_final: float = leaf(0.0, rules.finite(0), rules.when(ent_schedule="linear"))
+    ent_schedule: str = static("constant", rules.one_of("constant", "linear"))
+    value_clip: str = static("max", rules.one_of("max", "replace", "none"))
+    value_clip_eps: float = leaf(0.2, rules.above(0), rules.when(value_clip=("max", "replace")))
+    advantage_norm: str = static("minibatch", rules.one_of("minibatch", "batch", "none"))
+    max_grad_norm: float = leaf(0.5, rules.above(0))
+    grad_clip: str = static("joint", rules.one_of("joint", "per_network"), rules.is_finite("max_grad_norm"))
+    target_kl: float = leaf(math.inf, rules.above(0))
+    kl_stop: str = static("update", rules.one_of("update", "epoch"), rules.is_finite("target_kl"))
 
-    normalize_obs: bool | str = static("auto", SWITCH)
-    normalize_entries: tuple = static((), NAMES, when(normalize_obs=True))
-    obs_clip: float = leaf(10.0, above(0), when(normalize_obs=True))
-    normalize_reward: bool | str = static("auto", SWITCH)
-    reward_clip: float = leaf(AUTO, or_auto(above(0)), when(normalize_reward=True))
+    normalize_obs: bool | str = static("auto", rules.SWITCH)
+    normalize_entries: tuple = static((), rules.NAMES, rules.when(normalize_obs=True))
+    obs_clip: float = leaf(10.0, rules.above(0), rules.when(normalize_obs=True))
+    normalize_reward: bool | str = static("auto", rules.SWITCH)
+    reward_clip: float = leaf(rules.AUTO, rules.or_auto(rules.above(0)), rules.when(normalize_reward=True))
     normalize_value: bool = static(False)
 
-    torso: str = static("auto", one_of("auto", "mlp", "cnn", "nature_cnn"))
-    hidden: tuple = static((64, 64), each(between(1, 2**16)))
-    critic_hidden: tuple = static((), each(between(1, 2**16)), when(arch=("separate", "dual")))
-    activation: str = static("tanh", one_of("tanh", "relu", "swish", "gelu", "elu"))
-    init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
-    compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
-    matmul_precision: str = static("default", one_of("default", "high", "highest"))
-    kernels: str = static("auto", one_of("auto", "xla", "fused"))
-    memory: str = static("none", one_of("none", "gru", "lstm", "min_gru", "lru"))
-    memory_size: int = static(128, between(1, 2**16), MEMORY)
-    memory_layers: int = static(1, between(1, 64), MEMORY)
-    memory_inputs: tuple = static((), some_of("action", "reward"), MEMORY)
-    sequence_length: int = static(0, at_least(0))
-    action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh", "beta"), BOX)
-    std: str = static("parameter", one_of("parameter", "state", "fixed"), GAUSSIAN)
-    log_std_init: float = leaf(0.0, between(-20, 20), GAUSSIAN)  # the range in which `DiagGaussian` has a gradient
-    log_std_min: float = leaf(-20.0, between(-20, 20), GAUSSIAN)
-    log_std_max: float = leaf(20.0, between(-20, 20), GAUSSIAN)
+    torso: str = static("auto", rules.one_of("auto", "mlp", "cnn", "nature_cnn"))
+    hidden: tuple = static((64, 64), rules.each(rules.between(1, 2**16)))
+    critic_hidden: tuple = static((), rules.each(rules.between(1, 2**16)), rules.when(arch=("separate", "dual")))
+    activation: str = static("tanh", rules.one_of("tanh", "relu", "swish", "gelu", "elu"))
+    init: str = static("orthogonal", rules.one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
+    compute_dtype: str = static("float32", rules.one_of("float32", "bfloat16"))
+    matmul_precision: str = static("default", rules.one_of("default", "high", "highest"))
+    kernels: str = static("auto", rules.one_of("auto", "xla", "fused"))
+    memory: str = static("none", rules.one_of("none", "gru", "lstm", "min_gru", "lru"))
+    memory_size: int = static(128, rules.between(1, 2**16), MEMORY)
+    memory_layers: int = static(1, rules.between(1, 64), MEMORY)
+    memory_inputs: tuple = static((), rules.some_of("action", "reward"), MEMORY)
+    sequence_length: int = static(0, rules.at_least(0))
+    action_distribution: str = static("auto", rules.one_of("auto", "gaussian", "tanh", "beta"), rules.BOX)
+    std: str = static("parameter", rules.one_of("parameter", "state", "fixed"), rules.GAUSSIAN)
+    log_std_init: float = leaf(0.0, rules.between(-20, 20), rules.GAUSSIAN)  # the range in which `DiagGaussian` has a gradient
+    log_std_min: float = leaf(-20.0, rules.between(-20, 20), rules.GAUSSIAN)
+    log_std_max: float = leaf(20.0, rules.between(-20, 20), rules.GAUSSIAN)
     action_mask: str = static("auto")
-    frame_stack: int = static(1, at_least(1))
-    num_levels: int = static(0, between(0, 2**31 - 1))
-    reset_pool: int = static(0, between(0, 2**31 - 1))
+    frame_stack: int = static(1, rules.at_least(1))
+    num_levels: int = static(0, rules.between(0, 2**31 - 1))
+    reset_pool: int = static(0, rules.between(0, 2**31 - 1))
     critic_obs: str = static("auto")
 
-    info: tuple = static((), NAMES)
-    episode_info: tuple = static((), NAMES)
-    warmup_steps: float = count(0, up_to(2**62, at_least(0)))
-    learning_starts: float = count(0, up_to(2**62, at_least(0)))
-    nonfinite: str = static("ignore", one_of("ignore", "reset", "freeze"))
-    metrics_every: int = static(1, at_least(1))
+    info: tuple = static((), rules.NAMES)
+    episode_info: tuple = static((), rules.NAMES)
+    warmup_steps: float = count(0, rules.up_to(2**62, rules.at_least(0)))
+    learning_starts: float = count(0, rules.up_to(2**62, rules.at_least(0)))
+    nonfinite: str = static("ignore", rules.one_of("ignore", "reset", "freeze"))
+    metrics_every: int = static(1, rules.at_least(1))
     rnd: RNDConfig | None = nested(RNDConfig)
 
     # A dict of large entries of `TrainState.extra`: from the field that sets the size of an entry to the name of the entry.
@@ -318,11 +295,11 @@ class OnPolicyConfig(Config, Batches):
 
     def cross_field_errors(self) -> list[Problem]:
         found = self.batch_problems()
-        if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
+        if self.clip_schedule == "linear" and rules.surely_holds(self.clip_eps, lambda x: x == math.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "a linear schedule needs a finite clip_eps"))
-        if not in_order(self.log_std_min, self.log_std_init, self.log_std_max):
+        if not rules.in_order(self.log_std_min, self.log_std_init, self.log_std_max):
             found.append(Problem("log_std_init", self.log_std_init, "must lie between log_std_min and log_std_max"))
-        if self.lr_schedule == "kl_adaptive" and not in_order(self.lr_min, self.lr, self.lr_max):
+        if self.lr_schedule == "kl_adaptive" and not rules.in_order(self.lr_min, self.lr, self.lr_max):
             found.append(Problem("lr", self.lr, "must lie between lr_min and lr_max with lr_schedule='kl_adaptive'"))
         return found
 

@@ -26,7 +26,7 @@ from purerl.config.aliases import unknown_names
 from purerl.config.documentation import GROUPS, FieldDoc, as_written, default_of, describe_groups, parse_docs
 from purerl.config.randomization import Distribution, distribution_from_json
 from purerl.config.rules import ANY, AUTO, Need, Rule
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import Problem, config_error, raise_if_any
 
 # --- fields -----------------------------------------------------------------------------------------------------------
 
@@ -91,9 +91,9 @@ def configclass(cls: type) -> type:
         0.1
     """
     if not issubclass(cls, Config):
-        raise ConfigError([Problem("configclass", cls, "must extend a config class, such as purerl.PPOConfig")])
+        raise config_error("configclass", cls, "must extend a config class, such as purerl.PPOConfig")
     if "resolved" in vars(cls):
-        raise ConfigError([Problem(f"{cls.__name__}.resolved", ..., "is not called; the method's name is resolve")])
+        raise config_error(f"{cls.__name__}.resolved", ..., "is not called; the method's name is resolve")
     cls.__hash__ = Config.__hash__  # a dataclass's own hash fails on dicts
     notes = vars(cls).get("__annotations__", {})
     bare = [name for name, x in vars(cls).items() if isinstance(x, dataclasses.Field) and name not in notes]
@@ -107,7 +107,7 @@ def configclass(cls: type) -> type:
     try:
         made = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
     except (TypeError, ValueError) as error:  # a mutable default, such as a list
-        raise ConfigError([Problem("configclass", cls, str(error))]) from error
+        raise config_error("configclass", cls, str(error)) from error
     hint = "must be purerl.leaf(default) for a float that can be swept, or purerl.static(default)"
     without_rule = [field for field in dataclasses.fields(made) if "rule" not in field.metadata]
     raise_if_any([Problem(f"{cls.__name__}.{field.name}", field.default, hint) for field in without_rule])
@@ -208,13 +208,13 @@ class Config:
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ConfigError([Problem(cls.__name__, text, f"is not valid JSON: {error}")]) from error
+            raise config_error(cls.__name__, text, f"is not valid JSON: {error}") from error
         return cls._from_json(values)
 
     @classmethod
     def _from_json(cls, values: dict[str, Any]) -> Self:
         if not isinstance(values, dict):
-            raise ConfigError([Problem(cls.__name__, values, "must be a JSON object from fields to values")])
+            raise config_error(cls.__name__, values, "must be a JSON object from fields to values")
         cls._refuse_unknown(values)
         return cls(**{f.name: _from_json(values[f.name], f) for f in dataclasses.fields(cls) if f.name in values})
 
@@ -279,7 +279,7 @@ def _from_json(value: Any, field: dataclasses.Field) -> Any:
     try:
         return np.array([number(x) for x in value], np.float32)
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem(field.name, value, "must be a number, or a list of numbers")]) from error
+        raise config_error(field.name, value, "must be a number, or a list of numbers") from error
 
 
 def as_tuples(value: Any) -> Any:

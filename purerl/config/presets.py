@@ -7,7 +7,7 @@ from typing import Any
 
 from purerl.config.algorithms import PPOConfig
 from purerl.config.fields import as_tuples
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import config_error, nearest
 
 
 @functools.cache
@@ -37,5 +37,5 @@ def preset(name: str) -> PPOConfig:
         (128, 64)
     """
     if name not in presets():
-        raise ConfigError([Problem("preset", name, f"no such preset; {nearest(str(name), presets())}")])
+        raise config_error("preset", name, f"no such preset; {nearest(str(name), presets())}")
     return presets()[name]

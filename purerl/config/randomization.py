@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.errors import ConfigError, Problem, is_number
+from purerl.core.errors import config_error, is_number
 
 
 class Uniform(NamedTuple):
@@ -97,7 +97,7 @@ def distribution_of(name: str, text: str) -> Distribution:
                 return Uniform(float(low), float(high))
     except ValueError:  # not a number
         pass
-    raise ConfigError([Problem("randomize", {name: text}, "must be low:high, normal:mean:std, or scale:least:most")])
+    raise config_error("randomize", {name: text}, "must be low:high, normal:mean:std, or scale:least:most")
 
 
 def randomize_problem(value: Any) -> str | None:

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from purerl.config.fields import Config, inner_configs, kind_of
 from purerl.config.randomization import randomize_problem
 from purerl.config.rules import Rule
-from purerl.core.errors import ConfigError, Problem, is_int, is_number, raise_if_any
+from purerl.core.errors import Problem, config_error, is_int, is_number, raise_if_any
 
 
 def validate(cfg: Config) -> None:
@@ -29,7 +29,7 @@ def validate(cfg: Config) -> None:
           gamma = 2.0: must be between 0 and 1
     """
     if not isinstance(cfg, Config):
-        raise ConfigError([Problem("cfg", cfg, "must be a config, such as purerl.PPOConfig()")])
+        raise config_error("cfg", cfg, "must be a config, such as purerl.PPOConfig()")
     raise_if_any(problems(cfg))
 
 

@@ -53,8 +53,7 @@ def convert_errors(field: str, what: str) -> Iterator[None]:
         raise
     except Exception as error:  # custom code may raise any exception
         text = " ".join(str(error).split())
-        hint = f"{what} raised {type(error).__name__}: {text[:300]}"
-        raise ConfigError([Problem(field, ..., hint)]) from error
+        raise config_error(field, ..., f"{what} raised {type(error).__name__}: {text[:300]}") from error
 
 
 def guard(field: str, function: Callable) -> Callable:
@@ -82,6 +81,11 @@ class ConfigError(ValueError):
         self.problems = problems
         count = "1 problem:" if len(problems) == 1 else f"{len(problems)} problems:"
         super().__init__("\n  ".join([count, *map(str, problems)]))
+
+
+def config_error(field: str, value: Any, hint: str) -> ConfigError:
+    """Return a ConfigError with one problem; the arguments are those of `Problem`."""
+    return ConfigError([Problem(field, value, hint)])
 
 
 def raise_if_any(found: list[Problem]) -> None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 
 WORD = 2**32
 
@@ -111,7 +111,7 @@ def typed_key(key: jax.Array) -> jax.Array:
     Raises:
         ConfigError: `key` is not a random key, or is an array of several keys.
     """
-    wrong = lambda value, hint: ConfigError([Problem("key", value, hint)])
+    wrong = lambda value, hint: config_error("key", value, hint)
     if not isinstance(key, jax.Array | np.ndarray):
         raise wrong(key, "must be a key, such as jax.random.key(0)")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):

@@ -13,7 +13,7 @@ import numpy as np
 from flax import struct
 
 from purerl.core import reductions
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 
 NUMBERS = (jax.Array, np.ndarray, np.generic, int, float)  # the types of numbers that custom functions may return as metrics
 LAST = 0.1  # final fraction of training over which final returns are averaged
@@ -131,7 +131,7 @@ def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarr
         [512, 512]
     """
     if not isinstance(metrics, dict):
-        raise ConfigError([Problem("metrics", type(metrics).__name__, "must be a dict of metrics, such as result.metrics")])
+        raise config_error("metrics", type(metrics).__name__, "must be a dict of metrics, such as result.metrics")
     metrics = jax.device_get(metrics)
     return {name: _carry_forward(x) if fill and isinstance(x, Mean) else x.read() for name, x in metrics.items()}
 

@@ -40,7 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.types import PyTree
 
 FEW = 8  # maximum number of outputs that are computed one column after the other
@@ -141,6 +141,17 @@ def means(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: total / np.float32(x.size) for (name, x), total in zip(arrays.items(), totals, strict=True)}
 
 
+def refuse_vmap(field: str, hint: str) -> Callable:
+    """Return an identity function that raises a ConfigError if `jax.vmap` batches its argument, also through `jit` and loops."""
+    identity = jax.custom_batching.custom_vmap(lambda x: x)
+
+    @identity.def_vmap
+    def refuse(axis_size: int, is_batched: list, x: PyTree) -> Any:
+        raise config_error(field, ..., hint)
+
+    return identity
+
+
 # --- arrays in loops ---------------------------------------------------------------------------------------------------
 
 
@@ -152,7 +163,7 @@ def to_strong_dtypes(tree: Any, name: str = "env") -> Any:
             x = jnp.asarray(x)
         except TypeError as error:
             hint = "is not an array, so JAX cannot trace the function that returned it; return only arrays"
-            raise ConfigError([Problem(f"{name}: {jax.tree_util.keystr(path)}", x, hint)]) from error
+            raise config_error(f"{name}: {jax.tree_util.keystr(path)}", x, hint) from error
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return x if is_key else jax.lax.convert_element_type(x, x.dtype)
 

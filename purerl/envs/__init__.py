@@ -5,7 +5,7 @@ from typing import Any
 
 from purerl.config.randomization import Distribution
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import Problem, config_error, raise_if_any
 from purerl.core.masks import LIKELY, choices_of, with_named_mask
 from purerl.envs.custom_env import check_custom, with_info
 from purerl.envs.finite_resets import with_finite
@@ -49,7 +49,7 @@ def make_env(
     """
     if env is not None and env_kwargs and ":" not in env_id:
         hint = "apply only to an environment id; pass arguments to the constructor of an env= object"
-        raise ConfigError([Problem("env_kwargs", env_kwargs, hint)])
+        raise config_error("env_kwargs", env_kwargs, hint)
     if isinstance(env, Environment):
         given = {"env_params": env_params or params, "randomize": randomize}
         hint = "a purerl.Environment has no parameters to set; draw them in its reset, and keep them in its state"
@@ -60,11 +60,11 @@ def make_env(
         if params is not None and (made.params is None or not isinstance(params, type(made.params))):
             kind = "None" if made.params is None else f"of type {type(made.params).__name__}"
             hint = f"must be {kind} for {env_id}; set single values with PPOConfig(env_params=...)"
-            raise ConfigError([Problem("env_params", params, hint)])
+            raise config_error("env_params", params, hint)
         params = made.params if params is None else params
         if finite and randomize_once:
             hint = "needs nonfinite='ignore' or 'freeze', since a reset by nonfinite='reset' would sample the parameters again"
-            raise ConfigError([Problem("randomize_each", "environment", hint)])
+            raise config_error("randomize_each", "environment", hint)
         adapt = lambda overrides: made.adapt(override(params, overrides))
         bare = with_randomized(adapt, params, env_params, randomize, randomize_once) if randomize else adapt(env_params)
         if env_params or randomize:
@@ -79,7 +79,7 @@ def make_env(
         bare = bare._replace(masks=tuple(map(hint.format, named)))
     if bare.host:  # a copy that shares no external environments
         if any(getattr(function, "__self__", None) is not bare.host for function in (bare.reset, bare.step)):
-            raise ConfigError([Problem("env", bare.name, "has another reset or step; wrap the environment that `make` returns")])
+            raise config_error("env", bare.name, "has another reset or step; wrap the environment that `make` returns")
         fields = ("name", "max_steps", "truncates_after", "action_mask", "critic_obs")
         same = {name: getattr(bare, name) for name in fields}
         return with_named_mask(bare.host.environment(info, finite)._replace(**same))
@@ -92,9 +92,9 @@ def _make(env_id: str, env_kwargs: tuple, env: Any, params: Any) -> Made:
     if env is None:
         return suite.make(name, env_kwargs)
     if isinstance(env, str):
-        raise ConfigError([Problem("env", env, f"must be an object; pass an environment id as PPOConfig(env={env!r})")])
+        raise config_error("env", env, f"must be an object; pass an environment id as PPOConfig(env={env!r})")
     if isinstance(env, tuple):
-        raise ConfigError([Problem("env", tuple, "pass environment and parameters separately: env=env, env_params=params")])
+        raise config_error("env", tuple, "pass environment and parameters separately: env=env, env_params=params")
     check_object(env, ("reset", "step", "action_space"), "use a gymnax 1.0 environment, or purerl.wrap_env(env)")
     return suite.make_from_object(env, params)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 
 FASTEST = 0.02  # minimum seconds per image of a GIF; viewers slow down faster GIFs
 
@@ -28,7 +28,7 @@ def ffmpeg() -> str:
     try:
         from imageio_ffmpeg import get_ffmpeg_exe  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError([Problem("path", ..., "a .mp4 needs ffmpeg; run pip install '.[video]', or write a .gif")]) from error
+        raise config_error("path", ..., "a .mp4 needs ffmpeg; run pip install '.[video]', or write a .gif") from error
     return get_ffmpeg_exe()
 
 

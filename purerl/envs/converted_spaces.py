@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.errors import ConfigError, Problem, is_count, warn
+from purerl.core.errors import Problem, config_error, is_count, warn
 from purerl.core.spaces import Box, Discrete, Indices, Mixed, MultiBinary, MultiDiscrete, Space, is_index
 from purerl.core.types import PyTree
 
@@ -24,28 +24,27 @@ def action_space_of(space: Any) -> Space:
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         sizes = (space.n,) if not isinstance(space, MultiDiscrete) else space.sizes
         if not isinstance(sizes, tuple) or not all(isinstance(size, int | np.integer) for size in sizes):
-            hint = "the sizes of the action space must be ints, or a tuple of ints"
-            raise ConfigError([Problem("env", space, hint)])
+            raise config_error("env", space, "the sizes of the action space must be ints, or a tuple of ints")
     elif hasattr(space, "low") and hasattr(space, "high"):
         return _box(space)
     elif is_discrete(space):
         if getattr(space, "start", 0):
-            raise ConfigError([Problem("env", space, "actions must start at 0; shift them in the environment's step")])
+            raise config_error("env", space, "actions must start at 0; shift them in the environment's step")
         space, sizes = Discrete(int(space.n)), (space.n,)
     else:
         hint = "the action space must be Discrete, Box, purerl's MultiDiscrete or MultiBinary, or a dict or tuple of these"
-        raise ConfigError([Problem("env", space, hint)])
+        raise config_error("env", space, hint)
     if not sizes or min(sizes) < 1:
-        raise ConfigError([Problem("env", space, "the action space must have at least one action")])
+        raise config_error("env", space, "the action space must have at least one action")
     return space
 
 
 def _parts(spaces: dict | tuple | list) -> PyTree:
     """Convert a dict or tuple of action spaces, which may be nested, to spaces of purerl."""
     if not spaces:
-        raise ConfigError([Problem("env", spaces, "the action space must have at least one part")])
+        raise config_error("env", spaces, "the action space must have at least one part")
     if isinstance(spaces, dict) and len({type(name) for name in spaces}) > 1:
-        raise ConfigError([Problem("env", tuple(spaces), "the names of the parts of an action must be of one type")])
+        raise config_error("env", tuple(spaces), "the names of the parts of an action must be of one type")
     plain = lambda space: made.parts if isinstance(made := action_space_of(space), Mixed) else made
     return {name: plain(x) for name, x in spaces.items()} if isinstance(spaces, dict) else tuple(map(plain, spaces))
 
@@ -106,14 +105,14 @@ def _box(space: Any) -> Box:
     numpy = np if known else jnp
     low, high = (numpy.asarray(bound) for bound in (space.low, space.high))
     if not jnp.issubdtype(getattr(space, "dtype", low.dtype), jnp.floating):
-        raise ConfigError([Problem("env", space, "the action space is a Box of integers; use Discrete, or a Box of floats")])
+        raise config_error("env", space, "the action space is a Box of integers; use Discrete, or a Box of floats")
     shape = tuple(space.shape) if hasattr(space, "shape") and not isinstance(space, Box) else low.shape or high.shape
     if low.shape not in ((), shape) or high.shape not in ((), shape):
-        raise ConfigError([Problem("env", space, f"the bounds must be numbers or arrays of the shape {list(shape)}")])
+        raise config_error("env", space, f"the bounds must be numbers or arrays of the shape {list(shape)}")
     with np.errstate(over="ignore"):  # the largest doubles stand for missing bounds
         low, high = (numpy.broadcast_to(bound.astype(np.float32), shape) for bound in (low, high))
     if not low.size:
-        raise ConfigError([Problem("env", space, "the action space must have at least one dimension")])
+        raise config_error("env", space, "the action space must have at least one dimension")
     if known and not (low < high).all():
-        raise ConfigError([Problem("env", space, "the action space needs low < high in every dimension")])
+        raise config_error("env", space, "the action space needs low < high in every dimension")
     return Box(low, high)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from purerl.core.auto_reset import AutoReset, after_step, change_step
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem, convert_errors, is_count, raise_if_any
+from purerl.core.errors import Problem, config_error, convert_errors, is_count, raise_if_any
 from purerl.core.platform import to_strong_dtypes
 from purerl.core.spaces import Discrete, Indices, Space, action_shapes, entries_of, is_index
 from purerl.envs.converted_spaces import action_space_of, fits
@@ -22,14 +22,14 @@ def check_custom(env: Environment, num_envs: int) -> Environment:
     """
     if not isinstance(env.action_space, Space):
         hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary, Box or Mixed"
-        raise ConfigError([Problem("env.action_space", env.action_space, hint)])
+        raise config_error("env.action_space", env.action_space, hint)
     action_space, env = action_space_of(env.action_space), env._replace(observation_space=plain_dicts(env.observation_space))
     limit = env.max_steps
     if limit is not None and not (is_count(limit) and limit < 2**31):
-        raise ConfigError([Problem("env.max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
+        raise config_error("env.max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")
     least = env.truncates_after
     if least is not None and not is_count(least):
-        raise ConfigError([Problem("env.truncates_after", least, "must be an int of at least 1, or None")])
+        raise config_error("env.truncates_after", least, "must be an int of at least 1, or None")
 
     def reset(keys):
         with convert_errors("env", f"reset(keys [{keys.shape[0]}])"):
@@ -54,7 +54,7 @@ def check_custom(env: Environment, num_envs: int) -> Environment:
     step = change_step(env.step, reset, checked_step)
     after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
-        raise ConfigError([Problem("env", type(after), "step must return a purerl.TimeStep")])
+        raise config_error("env", type(after), "step must return a purerl.TimeStep")
     raise_if_any(_problems(env, obs, after, num_envs) + step_problems(env_state, obs, after, (num_envs,)))
     # A step of the user's in an environment with a reset or a name of purerl's replaces a step, and may truncate earlier.
     is_ours = lambda function: getattr(function, "__module__", "").startswith("purerl.")

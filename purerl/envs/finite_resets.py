@@ -4,7 +4,7 @@ import jax
 
 from purerl.core.auto_reset import AutoReset, after_step, change_step, restart
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.types import PyTree
 
@@ -68,4 +68,4 @@ def _check_rows(env: Environment, num_envs: int) -> None:
     shared = [jax.tree_util.keystr(path) for (path, x), y in pairs if (x.shape[:1], y.shape[:1]) != ((counts[0],), (counts[1],))]
     if shared:
         hint = f"cannot reset single environments, since they share a part of their state ({shared[0] or 'all'}); "
-        raise ConfigError([Problem("nonfinite", "reset", hint + "add an axis of environments, or use nonfinite='ignore'")])
+        raise config_error("nonfinite", "reset", hint + "add an axis of environments, or use nonfinite='ignore'")

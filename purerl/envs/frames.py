@@ -8,7 +8,7 @@ from flax import struct
 
 from purerl.core.auto_reset import after_step, change_step
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, warn
+from purerl.core.errors import Problem, config_error, warn
 from purerl.core.spaces import Indices, entries_of, is_index
 from purerl.core.types import PyTree
 
@@ -48,7 +48,7 @@ def with_frames(env: Environment, count: int) -> Environment:
     names = [name for name, x in entries(space).items() if _can_stack(x, at_least=2 if is_dict else 1)]
     if env.host or not names:
         hint = "must be 1 for external (Python) environments; stack frames by gymnasium.wrappers.FrameStackObservation"
-        raise ConfigError([Problem("frame_stack", count, hint if env.host else "no entry of the observation has frames; use 1")])
+        raise config_error("frame_stack", count, hint if env.host else "no entry of the observation has frames; use 1")
     if nested := [name for name, x in entries_of(space).items() if name not in names and _can_stack(x, at_least=2)]:
         hint = f"stacks entries of the observation's top level alone, and leaves {', '.join(nested)} as they are"
         warn(str(Problem("frame_stack", count, hint)))

@@ -8,7 +8,7 @@ from jax.core import Tracer
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import NEVER, Environment
-from purerl.core.errors import ConfigError, Problem, convert_errors, is_count, raise_if_any
+from purerl.core.errors import config_error, convert_errors, is_count, raise_if_any
 from purerl.core.platform import to_strong_dtypes
 from purerl.core.spaces import action_shapes
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
@@ -22,11 +22,11 @@ def check_object(env: Any, methods: tuple[str, ...], remedy: str) -> None:
     kind = env if isinstance(env, type) else type(env)
     if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
         hint = "is a single gymnasium environment; use purerl.from_gymnasium(lambda: ...), or an id such as gymnasium/CartPole-v1"
-        raise ConfigError([Problem("env", kind, hint)])
+        raise config_error("env", kind, hint)
     if isinstance(env, type):
-        raise ConfigError([Problem("env", kind, f"must be an object, not a class; write {kind.__name__}()")])
+        raise config_error("env", kind, f"must be an object, not a class; write {kind.__name__}()")
     if missing := [name for name in methods if not callable(getattr(env, name, None))]:
-        raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; {remedy}")])
+        raise config_error("env", env, f"has no method {' or '.join(missing)}; {remedy}")
 
 
 def wrap_if_bare(env: Any) -> Any:
@@ -73,13 +73,13 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         >>> train = purerl.make_train(purerl.PPOConfig(), env=env)
     """
     if isinstance(env, Environment):
-        raise ConfigError([Problem("env", Environment, "does not need wrap_env; pass the object as env=")])
+        raise config_error("env", Environment, "does not need wrap_env; pass the object as env=")
     check_object(env, ("reset", "step"), "see help(purerl.wrap_env)")
     if not hasattr(env, "action_space"):
-        raise ConfigError([Problem("env", env, "has no action_space; see help(purerl.wrap_env)")])
+        raise config_error("env", env, "has no action_space; see help(purerl.wrap_env)")
     limit = getattr(env, "max_steps", None) if max_steps is None else max_steps
     if limit is not None and not (is_count(limit) and limit < 2**31):
-        raise ConfigError([Problem("max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
+        raise config_error("max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")
 
     own_limits = []
 

@@ -5,7 +5,7 @@ import jax
 from purerl.core.auto_reset import AutoReset
 from purerl.core.dependence import inputs_read
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.spaces import action_shapes
 
 KIND = "threefry2x32"
@@ -32,12 +32,12 @@ def with_levels(env: Environment, num_levels: int, num_envs: int = 2) -> Environ
         return env
     if env.host or env.resets_itself or not (isinstance(env.step, AutoReset) or _reads_keys(env, num_envs)):
         why = "external (Python) environments do not reset from keys" if env.host else "this environment resets itself"
-        raise ConfigError([Problem("num_levels", num_levels, f"needs an environment that purerl resets, but {why}; use 0")])
+        raise config_error("num_levels", num_levels, f"needs an environment that purerl resets, but {why}; use 0")
 
     def level(key: jax.Array) -> jax.Array:
         if (kind := jax.random.key_impl(key)) != KIND:
             hint = f"needs {KIND} keys, which draw the same numbers alone and in a batch, not {kind} keys"
-            raise ConfigError([Problem("num_levels", num_levels, hint)])
+            raise config_error("num_levels", num_levels, hint)
         return jax.random.fold_in(jax.random.key(0, impl=KIND), jax.random.randint(key, (), 0, num_levels))
 
     def reset(keys):

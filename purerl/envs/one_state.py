@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.spaces import Box
 from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
@@ -73,7 +73,7 @@ def one_state(env: Any, episode_length: int, action_repeat: int, render: Callabl
         try:
             return render(states)
         except Exception as error:  # a missing OpenGL library may raise any error
-            raise ConfigError([Problem("env", type(env), opengl_hint(error))]) from error
+            raise config_error("env", type(env), opengl_hint(error)) from error
 
     with jax.ensure_compile_time_eval():  # brax computes `dt` with jax.numpy, and a trace would make it a tracer
         seconds = float(env.dt) * action_repeat

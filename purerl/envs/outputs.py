@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.environment import TimeStep
-from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
+from purerl.core.errors import Problem, config_error, raise_if_any, warn
 from purerl.core.platform import to_strong_dtypes
 from purerl.core.types import PyTree
 
@@ -17,14 +17,12 @@ from purerl.core.types import PyTree
 def unpack_result(values: Any, count: int, method: str, protocol: str) -> tuple:
     """Return a method's result as a tuple. Raise a ConfigError unless the result has `count` values."""
     if not isinstance(values, tuple | list):
-        raise ConfigError(
-            [Problem(f"env.{method}", ..., f"returns a {type(values).__name__}, but {protocol} needs {count} values")]
-        )
+        raise config_error(f"env.{method}", ..., f"returns a {type(values).__name__}, but {protocol} needs {count} values")
     if len(values) != count:
         hint = f"returns {len(values)} values, but {protocol} needs {count}"
         if count == 6 and len(values) == 5 and protocol == "gymnax 1.0":
             hint += "; gymnax 0.0 does not separate termination from truncation; use an environment for gymnax >= 1.0.1"
-        raise ConfigError([Problem(f"env.{method}", ..., hint)])
+        raise config_error(f"env.{method}", ..., hint)
     return tuple(values)
 
 
@@ -38,9 +36,9 @@ def plain_dicts(obs: Any) -> Any:
 def make_time_step(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]) -> TimeStep:
     """Return a strongly typed `TimeStep`. Convert real rewards and numbers of `info` to float32; drop other entries of `info`."""
     if reward is None:
-        raise ConfigError([Problem("env.step", ..., "the reward must be a real scalar, not None")])
+        raise config_error("env.step", ..., "the reward must be a real scalar, not None")
     if not isinstance(info, dict):
-        raise ConfigError([Problem("env.step", ..., f"info must be a dict, such as {{}}, not a {type(info).__name__}")])
+        raise config_error("env.step", ..., f"info must be a dict, such as {{}}, not a {type(info).__name__}")
     env_state, obs, reward, terminated, truncated = to_strong_dtypes((env_state, plain_dicts(obs), reward, terminated, truncated))
     reward = reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward
     info = {name: jnp.asarray(x, jnp.float32) for name, x in info.items() if _is_numeric(x)}

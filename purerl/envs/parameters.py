@@ -14,7 +14,7 @@ from purerl.config.randomization import Scale
 from purerl.core.auto_reset import AutoReset
 from purerl.core.dependence import inputs_read
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, is_count, nearest, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, config_error, is_count, nearest, raise_if_any, warn
 from purerl.core.spaces import action_shapes
 
 LIMITS = ("max_steps_in_episode", "max_timesteps")  # time limits of gymnax and Craftax
@@ -46,7 +46,7 @@ def construct_outside_trace(env_id: str, env_kwargs: tuple, names: Iterable[str]
     """
     name = env_id.partition("/")[2]
     if names is not None and name not in names:
-        raise ConfigError([Problem("env", env_id, f"no such environment; {nearest(name, names)}")])
+        raise config_error("env", env_id, f"no such environment; {nearest(name, names)}")
     try:
         # Some constructors compute with jax.numpy. Under a trace, the environment's constants would become tracers.
         with jax.ensure_compile_time_eval():
@@ -74,7 +74,7 @@ def override(params: Any, overrides: dict[str, Any]) -> Any:
     if not overrides:
         return params
     if isinstance(params, type):
-        raise ConfigError([Problem("env_params", params, f"must be an object; write {params.__name__}()")])
+        raise config_error("env_params", params, f"must be an object; write {params.__name__}()")
     names = list(getattr(params, "__dataclass_fields__", ()))
     unknown = [name for name in overrides if name not in names]
     if unknown:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from purerl.core.auto_reset import after_step, change_step
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, config_error
 from purerl.core.spaces import Discrete, Mixed, MultiDiscrete, Space, is_index, parts_of, values_of
 from purerl.core.types import PyTree
 
@@ -32,7 +32,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
 
     if others := [name for name in entries if not isinstance(name, str)]:
         hint = f"needs a dict of observations whose keys are strings, but there is the key {others[0]!r}"
-        raise ConfigError([Problem("memory_inputs", names, hint)])
+        raise config_error("memory_inputs", names, hint)
 
     def shown(obs, **previous):
         entries = obs if isinstance(obs, dict) else {"obs": obs}

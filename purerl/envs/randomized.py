@@ -11,7 +11,7 @@ from jax.core import Tracer
 from purerl.config.randomization import Distribution, Scale
 from purerl.core.auto_reset import AutoReset, restart
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, is_number, raise_if_any, warn
+from purerl.core.errors import Problem, config_error, is_number, raise_if_any, warn
 from purerl.core.keys import fold_in_name
 from purerl.core.types import PyTree
 from purerl.envs.parameters import not_floats
@@ -58,7 +58,7 @@ def with_randomized(
     base = made(overrides)
     if not isinstance(base.step, AutoReset):
         hint = "needs an environment that purerl resets, but this environment resets itself; sample the parameters in its reset"
-        raise ConfigError([Problem("randomize", sorted(randomize), hint)])
+        raise config_error("randomize", sorted(randomize), hint)
     if taken := sorted({*base.info} & {*randomize}):
         hint = "the environment's info has an entry of this name, which shows the sampled parameter now"
         warn("\n".join(str(Problem("randomize", name, hint)) for name in taken))
@@ -66,8 +66,7 @@ def with_randomized(
     some = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in randomize.keys() - overrides.keys()}
     jax.eval_shape(lambda drawn: spaces.append(made(overrides | drawn).action_space), some)
     if any(isinstance(bound, Tracer) for bound in jax.tree.leaves(spaces)):
-        hint = "sets the bounds of actions, which all episodes share; use env_params"
-        raise ConfigError([Problem("randomize", sorted(some), hint)])
+        raise config_error("randomize", sorted(some), "sets the bounds of actions, which all episodes share; use env_params")
     batch_of_one = lambda tree: jax.tree.map(lambda x: x[None], tree)
     only = lambda tree: jax.tree.map(lambda x: x[0], tree)
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, convert_errors
+from purerl.core.errors import config_error, convert_errors
 from purerl.core.keys import fold_in_name
 from purerl.core.spaces import Discrete
 from purerl.core.types import PyTree
@@ -121,18 +121,16 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
         suite, name = adapter(f"pgx/{game.removeprefix('pgx/')}")
         game = suite.game_of_several(name)
     if not all(hasattr(game, name) for name in ("init", "step", "num_actions", "num_players")) or game.num_players < 2:
-        raise ConfigError([Problem("game", game, "must be a multi-player game of Pgx, such as 'connect_four'")])
+        raise config_error("game", game, "must be a multi-player game of Pgx, such as 'connect_four'")
     opponents = opponent if isinstance(opponent, tuple) else (opponent,)
     obs = jax.eval_shape(lambda: jax.tree.map(lambda x: x[None], _observe(game.init(jax.random.key(0)))))
     for player in opponents:
         if not (callable(player) and hasattr(player, "initial_carry")):
-            raise ConfigError(
-                [Problem("opponent", player, "must be a Policy, as train.policy(state) returns it, or a tuple of policies")]
-            )
+            raise config_error("opponent", player, "must be a Policy, as train.policy(state) returns it, or a tuple of policies")
         carry = jax.eval_shape(lambda player=player: player.initial_carry(1))
         if game.num_players > 2 and jax.tree.leaves(carry):
             hint = f"has one hidden state, but must control several of {game.num_players} players; use a feedforward policy"
-            raise ConfigError([Problem("opponent", player, hint)])
+            raise config_error("opponent", player, hint)
         call = "must be trained without memory_inputs and frame_stack; opponent(carry, obs, first, key)"
         with convert_errors("opponent", call):
             jax.eval_shape(player, carry, obs, jax.ShapeDtypeStruct((1,), bool), jax.random.key(0))

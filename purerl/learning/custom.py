@@ -14,7 +14,7 @@ from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core.dependence import inputs_read
-from purerl.core.errors import ConfigError, Problem, convert_errors, guard, name_of, raise_if_any, warn
+from purerl.core.errors import Problem, config_error, convert_errors, guard, name_of, raise_if_any, warn
 from purerl.core.metrics import NUMBERS, Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 from purerl.networks.foreign import describe
@@ -33,7 +33,7 @@ def extra_term(function: Callable) -> Callable:
         found = call(params, outputs, batch, cfg)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
             hint = f"{name_of(function)} must return a pair: a scalar loss and a dict from names to scalars"
-            raise ConfigError([Problem("extra_loss", describe(found), hint)])
+            raise config_error("extra_loss", describe(found), hint)
         loss, *rest = _scalars("extra_loss", {"the loss": found[0], **found[1]}).values()
         if isinstance(found[0], Tracer):  # a constant loss, such as 0.0, adds nothing but metrics
             _warn_unless_learnt("extra_loss", lambda *learnt: call(*learnt, batch, cfg)[0], params, outputs)
@@ -49,8 +49,7 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
     def measure(state: Any, batch: Any, metrics: dict[str, Any]) -> dict[str, Mean]:
         found = call(state, **select_accepted(function, batch=batch, metrics=values(metrics)))
         if not isinstance(found, dict):
-            hint = f"{name_of(function)} must return a dict from names to scalars"
-            raise ConfigError([Problem("measure", describe(found), hint)])
+            raise config_error("measure", describe(found), f"{name_of(function)} must return a dict from names to scalars")
         hint = "is already the name of a metric, or of its statistics over seeds; choose another name"
         statistics = {f"{name}/{kind}" for name in (*metrics, *found) for kind in ("min", "max", "std")}
         taken = lambda name: name in metrics or name in (*COLUMNS, *statistics) or str(name).startswith("evaluation/")
@@ -72,7 +71,7 @@ def guard_loss_shape(function: Callable) -> Callable:
             found = function(outputs, old, advantage, cfg)
         if getattr(found, "shape", None) != advantage.shape:
             hint = f"{name_of(function)} must return losses of shape {list(advantage.shape)}, one per step"
-            raise ConfigError([Problem("policy_loss", describe(found), hint)])
+            raise config_error("policy_loss", describe(found), hint)
         _warn_unless_learnt("policy_loss", lambda new: function(new, old, advantage, cfg), outputs)
         return found.astype(jnp.float32)
 
@@ -95,7 +94,7 @@ def guard_advantage_shape(function: Callable) -> Callable:
         found = call(steps, *args, **kwargs)
         if not isinstance(found, Advantages):
             hint = f"{name_of(function)} must return purerl.Advantages(advantage, target)"
-            raise ConfigError([Problem("advantage", describe(found), hint)])
+            raise config_error("advantage", describe(found), hint)
         hint = f"the advantage and the target must have the shape of the values, {list(steps.value.shape)}"
         wrong = [np.shape(x) for x in (found.advantage, found.target) if np.shape(x) != steps.value.shape]
         raise_if_any([Problem("advantage", list(shape), hint) for shape in wrong[:1]])

@@ -9,7 +9,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, is_count, is_int, raise_if_any
+from purerl.core.errors import Problem, config_error, is_count, is_int, raise_if_any
 from purerl.core.keys import Clock
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.platform import pack, unpack
@@ -142,7 +142,7 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
         found |= phase_metrics
     refuse_taken(metrics, found)
     if "loss" not in found:
-        raise ConfigError([Problem("algorithm", ..., "no phase's loss returns a metric named 'loss'; at least one must")])
+        raise config_error("algorithm", ..., "no phase's loss returns a metric named 'loss'; at least one must")
     stopped = Mean(jnp.float32(0), found["loss"].count)  # the default, if no phase has an early stop
     last = phases[-1]
     lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock, last.epochs * last.minibatches)))
@@ -235,10 +235,10 @@ def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Arra
     """
     if num_sequences % (phase.block * phase.minibatches):
         hint = f"must divide the {num_sequences // phase.block} sequences of an epoch in the phase {phase.name!r}"
-        raise ConfigError([Problem("minibatches", phase.minibatches, hint)])
+        raise config_error("minibatches", phase.minibatches, hint)
     if (rows := num_sequences // phase.minibatches) % phase.accumulate:
         hint = f"must divide the {rows} sequences of a minibatch in the phase {phase.name!r}"
-        raise ConfigError([Problem("accumulate", phase.accumulate, hint)])
+        raise config_error("accumulate", phase.accumulate, hint)
     order = permutation(key, num_sequences // phase.block)
     if phase.block > 1:
         order = order[:, None] * phase.block + jnp.arange(phase.block, dtype=order.dtype)[None]
@@ -308,7 +308,7 @@ def init_phase(phase: Phase, params: Groups) -> PyTree:
         known = (*params, *OPTIONAL) if field == "frozen" else params
         if unknown := [name for name in names if name not in known]:
             hint = f"the phase {phase.name!r} must name parameter groups in a tuple, from {', '.join(sorted(params))}"
-            raise ConfigError([Problem(field, names if isinstance(names, str) else unknown[0], hint)])
+            raise config_error(field, names if isinstance(names, str) else unknown[0], hint)
     counts = {name: getattr(phase, name) for name in ("minibatches", "every", "accumulate")}
     hint = f"must be an int of at least 1 in the phase {phase.name!r}"
     found = [Problem(name, x, hint) for name, x in counts.items() if not is_count(x)]
@@ -316,6 +316,6 @@ def init_phase(phase: Phase, params: Groups) -> PyTree:
     raise_if_any(found + [Problem(name, x, hint) for name, x in counts.items() if not (is_int(x) and x >= 0)])
     moving = moving_groups(phase, params)
     if not moving:
-        raise ConfigError([Problem("groups", phase.groups, f"the phase {phase.name!r} trains no group")])
+        raise config_error("groups", phase.groups, f"the phase {phase.name!r} trains no group")
     vectors = {group: ravel_pytree(tree)[0] for group, tree in moving.items()}
     return phase.optimizer.init(vectors if phase.optimizer.elementwise else moving)

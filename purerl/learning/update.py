@@ -11,7 +11,7 @@ from purerl.acting.normalize import initial_statistics, merge_statistics, standa
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, guard, raise_if_any
+from purerl.core.errors import Problem, config_error, guard, raise_if_any
 from purerl.core.keys import clock_at, fold_in_name
 from purerl.core.metrics import NUMBERS, is_metric, mean_of
 from purerl.core.reductions import mean
@@ -58,7 +58,7 @@ def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: li
     """Return the state before the first update: environments at an episode start, initial parameters and optimizer states."""
     cfg, network, parts = learner
     if isinstance(phases, Phase):
-        raise ConfigError([Problem("phases", phases.name, "must be a list of phases, such as [phase]")])
+        raise config_error("phases", phases.name, "must be a list of phases, such as [phase]")
     actor = reset_actor(env, network, cfg.num_envs, key)
     params = network.init(fold_in_name(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
     reward_params, reward_state = parts.rewards.init(key, actor.obs)
@@ -168,7 +168,7 @@ def state_and_metrics(field: str, found: Any) -> tuple[TrainState, dict[str, Any
     """
     is_pair = isinstance(found, tuple | list) and len(found) == 2
     if not (is_pair and isinstance(found[0], TrainState) and isinstance(found[1], Mapping)):
-        raise ConfigError([Problem(field, type(found), "must return a pair: the state and a dict of metrics")])
+        raise config_error(field, type(found), "must return a pair: the state and a dict of metrics")
     hint = "must be a number or a metric, such as those of purerl.ppo"
     raise_if_any([Problem(field, name, hint) for name, x in found[1].items() if not (is_metric(x) or isinstance(x, NUMBERS))])
     return found[0], {name: x if is_metric(x) else mean_of(x) for name, x in found[1].items()}

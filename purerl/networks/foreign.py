@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from purerl.core.errors import ConfigError, Problem, convert_errors
+from purerl.core.errors import config_error, convert_errors
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import ILLEGAL, Categorical, DiagGaussian, Joint, MultiCategorical
 from purerl.networks.layers import OfAction
@@ -85,12 +85,12 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
 
     if isinstance(make, nnx.Module) or not callable(make):
         hint = "from_nnx needs a function of nnx.Rngs that returns a new module, such as the module's class"
-        raise ConfigError([Problem("network", type(make), hint)])
+        raise config_error("network", type(make), hint)
     with convert_errors("network", "make(nnx.Rngs(0))"):
         abstract = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
         graph, shapes, others = nnx.split(abstract, nnx.Param, ...)
     if jax.tree.leaves(others):
-        raise ConfigError([Problem("network", type(abstract), "the module may have only nnx.Param variables")])
+        raise config_error("network", type(abstract), "the module may have only nnx.Param variables")
 
     def init(key, *inputs):
         return nnx.to_pure_dict(nnx.state(make(nnx.Rngs(key)), nnx.Param))
@@ -122,8 +122,7 @@ def _network(init: Callable, apply: Callable, initial_carry: Callable | None) ->
     def apply_recurrent(params, carry, obs, first):
         found = apply(params, carry, obs, first)
         if not (isinstance(found, tuple) and len(found) == 2):
-            hint = "a recurrent module must return a pair: (policy, value) and the carry"
-            raise ConfigError([Problem("network", type(found), hint)])
+            raise config_error("network", type(found), "a recurrent module must return a pair: (policy, value) and the carry")
         return _outputs(found[0]), found[1]
 
     return Network(init_recurrent, apply_recurrent, initial_carry)
@@ -150,7 +149,7 @@ def _outputs(found: Any) -> Outputs:
     if not (policies and _is_array(value) and isinstance(heads, Mapping | None)):
         returns = "(policy, value) or (policy, value, heads)"
         hint = f"the module must return {returns}, where policy is logits or (mean, log_std); see help(purerl.from_linen)"
-        raise ConfigError([Problem("network", describe(found), hint)])
+        raise config_error("network", describe(found), hint)
     if _is_array(policy):
         policy = Categorical(policy)
     elif gaussian:
@@ -198,7 +197,7 @@ def linen_module(module: Any, what: str, hint: str) -> Any:
         with convert_errors(what, f"{module.__name__}()"):
             return module()
     if not isinstance(module, nn.Module):
-        raise ConfigError([Problem(what, module, hint)])
+        raise config_error(what, module, hint)
     return module
 
 
@@ -210,7 +209,7 @@ def apply_module(module: nn.Module, params: PyTree, *inputs: Any, **options: Any
 def only_parameters(what: str, made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that a module's `init` made. Raise a ConfigError if `init` made other collections of variables."""
     if others := sorted(made.keys() - {"params"}):
-        raise ConfigError([Problem(what, others, "the module may have only parameters; other collections are not supported")])
+        raise config_error(what, others, "the module may have only parameters; other collections are not supported")
     return made.get("params", {})
 
 
@@ -241,7 +240,7 @@ def memory_module(memory: Any) -> nn.Module:
     hint = "must be a flax linen module with initial_carry(num_envs), called as memory(carry, x, first); see make_train"
     memory = linen_module(memory, "memory", hint)
     if not callable(getattr(memory, "initial_carry", None)):
-        raise ConfigError([Problem("memory", memory, hint)])
+        raise config_error("memory", memory, hint)
     return memory
 
 
@@ -257,14 +256,13 @@ def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
         carry = jax.eval_shape(lambda: memory.initial_carry(envs))
     axes = {leaf.shape[:1] for leaf in jax.tree.leaves(carry)}
     if axes != {(envs,)}:
-        hint = f"initial_carry({envs}) must return arrays, each with a first axis of size {envs}"
-        raise ConfigError([Problem("memory", carry, hint)])
+        raise config_error("memory", carry, f"initial_carry({envs}) must return arrays, each with a first axis of size {envs}")
     found = _output_of("memory", memory, carry, x, jax.ShapeDtypeStruct(x.shape[:2], bool))
     if not (isinstance(found, tuple) and len(found) == 2):
-        raise ConfigError([Problem("memory", type(found), "must return a pair: the outputs and the carry")])
+        raise config_error("memory", type(found), "must return a pair: the outputs and the carry")
     _check_floats("memory", found[0], x.shape[:2])
     if found[1] != carry:
-        raise ConfigError([Problem("memory", found[1], f"must return a carry with the shapes and dtypes of its input, {carry}")])
+        raise config_error("memory", found[1], f"must return a carry with the shapes and dtypes of its input, {carry}")
 
 
 def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:
@@ -278,7 +276,7 @@ def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:
 def _check_floats(what: str, y: Any, lead: tuple[int, ...]) -> int:
     """Return the size of a module's outputs. Raise a ConfigError unless the outputs are floats `[*lead, size]`."""
     if getattr(y, "shape", (None,))[:-1] != lead or not jnp.issubdtype(y.dtype, jnp.floating):
-        raise ConfigError([Problem(what, describe(y), f"must return float features of shape {[*lead, 'size']}")])
+        raise config_error(what, describe(y), f"must return float features of shape {[*lead, 'size']}")
     return y.shape[-1]
 
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 
 PROGRAMS = 128  # approximate maximum number of program instances that sum tiles; an H100 has 132 multiprocessors
 WARPS = 8  # warps of 32 threads in a program instance
@@ -84,7 +84,7 @@ def _first_derivative(chain: Chain, wanted: bool, x: jax.Array, params: jax.Arra
 
 @_first_derivative.defjvp
 def _refuse_second_derivative(chain: Chain, wanted: bool, primals: tuple, tangents: tuple) -> tuple:
-    raise ConfigError([Problem("kernels", "fused", "has no second derivatives; use 'xla'")])
+    raise config_error("kernels", "fused", "has no second derivatives; use 'xla'")
 
 
 def _merge_axes(function: Callable) -> Callable:

@@ -9,7 +9,7 @@ import numpy as np
 from flax import struct
 from jax.core import Tracer
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.spaces import Box, Mixed, Space, bounds_map, parts_of
@@ -88,7 +88,7 @@ class DiagGaussian(UnboundedGaussian):
 
     def __post_init__(self) -> None:
         if self.unit not in ("environment", "bounds"):
-            raise ConfigError([Problem("unit", self.unit, "must be 'environment' or 'bounds'")])
+            raise config_error("unit", self.unit, "must be 'environment' or 'bounds'")
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
         action, low, high = with_bounds(action, space)

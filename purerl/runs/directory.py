@@ -21,7 +21,7 @@ from typing import Any, Self
 import filelock
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem, warn
+from purerl.core.errors import CheckpointError, CheckpointMismatch, DirectoryLocked, config_error, warn
 from purerl.core.plan import Plan
 from purerl.runs.devices.processes import call_in_first, is_first
 from purerl.runs.identity import changes_of_numbers, differences, restart_hint
@@ -41,11 +41,11 @@ def absolute_path(directory: Any) -> pathlib.Path:
         ConfigError: this is not a path, or has signs of a pattern.
     """
     if not isinstance(directory, str | os.PathLike) or not str(directory):
-        raise ConfigError([Problem("directory", directory, "must be a path")])
+        raise config_error("directory", directory, "must be a path")
     path = pathlib.Path(directory).expanduser().absolute()
     if found := [sign for sign in ("[", "\\", "**") if sign in str(path)]:
         hint = f"must not contain {found[0]!r}, since Orbax reads the path as a pattern, and would not find its files again"
-        raise ConfigError([Problem("directory", str(path), hint)])
+        raise config_error("directory", str(path), hint)
     return path
 
 
@@ -57,7 +57,7 @@ def run_directory(directory: Any) -> pathlib.Path:
     """
     path = absolute_path(directory)
     if "://" in os.fspath(directory):
-        raise ConfigError([Problem("directory", directory, "must be on a local or mounted file system")])
+        raise config_error("directory", directory, "must be on a local or mounted file system")
     call_in_first(lambda: _try_to_write(path, directory))
     return path
 
@@ -69,8 +69,7 @@ def _try_to_write(path: pathlib.Path, directory: Any) -> None:
         atomic_write(probe, b"probe")
         probe.unlink()
     except (OSError, ValueError) as error:  # a ValueError for a NUL in the path
-        hint = f"is not writable: {getattr(error, 'strerror', None) or error}"
-        raise ConfigError([Problem("directory", directory, hint)]) from error
+        raise config_error("directory", directory, f"is not writable: {getattr(error, 'strerror', None) or error}") from error
 
 
 class Lock:
@@ -136,7 +135,7 @@ class Directory:
                 call_in_first(functools.partial(prepare, store.directory))
             for name in (FILE, "evaluations.jsonl"):
                 if (path / name).is_dir():
-                    raise ConfigError([Problem("directory", str(path), f"{name} must be a file, but is a directory")])
+                    raise config_error("directory", str(path), f"{name} must be a file, but is a directory")
             self._open = entered.pop_all()
         return self
 
@@ -172,10 +171,10 @@ class Directory:
         there = store.updates()
         if there and resume == "never":
             hint = f"already has checkpoints, up to update {there[-1]}; use resume='auto' to resume, or another directory"
-            raise ConfigError([Problem("directory", str(self.path), hint)])
+            raise config_error("directory", str(self.path), hint)
         if not there:
             if resume == "must":
-                raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from; use resume='auto'")])
+                raise config_error("directory", str(self.path), "has no checkpoint to resume from; use resume='auto'")
             return None
         saved = first_readable(there, store.load)
         self._check(saved, plan, wanted)
@@ -203,4 +202,4 @@ def _refuse_owned(path: pathlib.Path) -> None:
         programs = json.loads(read_file(path / PLAN) or b"{}").get("programs", ())
     owner = "study" if (path / STUDY).exists() else "sweep" if len(programs) > 1 else ""
     if owner and not saved_updates(path / "checkpoints"):
-        raise ConfigError([Problem("directory", str(path), f"belongs to a {owner}; choose another directory")])
+        raise config_error("directory", str(path), f"belongs to a {owner}; choose another directory")

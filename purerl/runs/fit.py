@@ -12,7 +12,7 @@ import numpy as np
 
 from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
+from purerl.core.errors import config_error, raise_if_any, warn
 from purerl.core.metrics import LAST, over_the_last
 from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
@@ -194,7 +194,7 @@ def fit(
     check_type(cfg)
     arguments = dict(locals())
     if jax.config.values["jax_disable_jit"]:
-        raise ConfigError([Problem("jax_disable_jit", True, "must be False in fit; to debug, call train.update without jax.jit")])
+        raise config_error("jax_disable_jit", True, "must be False in fit; to debug, call train.update without jax.jit")
     raise_if_any(wrong_options(arguments))
     for problem in unused_options(arguments, fit):
         warn(str(problem))

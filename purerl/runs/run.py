@@ -13,7 +13,7 @@ import numpy as np
 from purerl.acting.evaluate import Episodes
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem, raise_if_any, warn
+from purerl.core.errors import CheckpointError, CheckpointMismatch, Problem, config_error, raise_if_any, warn
 from purerl.core.keys import clock_at
 from purerl.core.metrics import LAST, over_the_last
 from purerl.core.reductions import gather, on_axis
@@ -113,7 +113,7 @@ class Run:
         """
         if len(self.batch.configs) > 1:
             hint = "each has its own training function; use run.select(config=0, seed=...).train"
-            raise ConfigError([Problem("run", ..., f"has {len(self.batch.configs)} configs, and {hint}")])
+            raise config_error("run", ..., f"has {len(self.batch.configs)} configs, and {hint}")
         return self.batch.train
 
     def select(self, run: int | str | None = None, *, config: int | None = None, seed: int | None = None) -> "Run":
@@ -203,13 +203,13 @@ def load(
     """
     home = absolute_path(directory)
     if best and updates is not None:
-        raise ConfigError([Problem("updates", updates, "cannot be combined with best=True, which loads the best states so far")])
+        raise config_error("updates", updates, "cannot be combined with best=True, which loads the best states so far")
     if best and not saved_updates(home / "best"):
         raise CheckpointError(f"no best state in {home}; train with eval_every (--eval-every)")
     saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
     record = saved.record
     if config_class is not None and not (isinstance(config_class, type) and issubclass(config_class, OnPolicyConfig)):
-        raise ConfigError([Problem("config_class", config_class, "must be a config class made with purerl.configclass")])
+        raise config_error("config_class", config_class, "must be a config class made with purerl.configclass")
     own = {} if config_class is None else custom_class(config_class)
     missing = {name: x for name, x in record["objects"].items() if name not in given | own}
     if missing:
@@ -221,9 +221,7 @@ def load(
     raise_if_any([Problem(name, x, hint) for name, x in given.items() if name not in OBJECTS])
     lead, count = _lead(saved), record["num_seeds"]
     if len(lead) > 1:
-        raise ConfigError(
-            [Problem("directory", str(directory), f"has states with axes {list(lead)}; read them by purerl.restore")]
-        )
+        raise config_error("directory", str(directory), f"has states with axes {list(lead)}; read them by purerl.restore")
     seed = None if count is None else record["seed"]
     batch = Batch(config_of(record, config_class), seed, count or (*lead, 1)[0], given, batched=bool(lead))
     described = describe_objects(batch.train.given | own, batch.train.env)
@@ -280,10 +278,10 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     path, train = run_directory(directory), _whole(train)
     if np.ndim(state.clock.low):  # under `vmap`, every run has a counter
         if any(len(np.unique(x)) > 1 for x in jax.tree.leaves(gather_to_host(state.clock))):
-            raise ConfigError([Problem("state", ..., "has runs with different numbers of updates; save each of them alone")])
+            raise config_error("state", ..., "has runs with different numbers of updates; save each of them alone")
         state = state.replace(clock=jax.tree.map(lambda x: x.reshape(-1)[0], state.clock))
     if (path / curves.FILE).exists():
-        raise ConfigError([Problem("directory", str(path), "belongs to a run of purerl.fit; choose another directory")])
+        raise config_error("directory", str(path), "belongs to a run of purerl.fit; choose another directory")
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
         if (there := home.checkpoints.updates()) and there[-1] > int(state.clock):
             hint = f"also has a checkpoint after {there[-1]} updates, which load and restore read by default"

@@ -14,7 +14,7 @@ from purerl.checks.cautions import warn_of_batch
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import problems
-from purerl.core.errors import ConfigError, Problem, is_int, raise_if_any
+from purerl.core.errors import ConfigError, Problem, config_error, is_int, raise_if_any
 from purerl.core.types import TrainState
 from purerl.envs import lives_on_host, swept_problems
 from purerl.pure import Train
@@ -87,19 +87,19 @@ class Batch:
             use_cores()
         there = len(jax.devices())
         if devices_per_run > there:
-            raise ConfigError([Problem("devices_per_run", devices_per_run, f"must be at most the number of devices, {there}")])
+            raise config_error("devices_per_run", devices_per_run, f"must be at most the number of devices, {there}")
         runs_at_once = min(there // devices_per_run, len(self.pairs))
         if process_count() > 1 and runs_at_once * devices_per_run < there:
             hint = f"leaves some of the {there} devices of {process_count()} processes idle; "
             hint += f"{there // runs_at_once} would use all" if there % runs_at_once == 0 else "change num_seeds"
-            raise ConfigError([Problem("devices_per_run", devices_per_run, hint)])
+            raise config_error("devices_per_run", devices_per_run, hint)
         cfg = collapse_equal_params(cfg)
         of_config = lambda i: jax.tree.map(lambda x: np.asarray(x)[i] if np.ndim(x) else x, cfg)
         self.num_seeds, self.seed = num_seeds, seed
         self.objects, self.train, self.devices_per_run = objects, make_train(of_config(0), **objects), devices_per_run
         if self.on_host and (devices_per_run > 1 or process_count() > 1):
             hint = "external (Python) environments run on one device of one process"
-            raise ConfigError([Problem("devices_per_run", devices_per_run, hint)])
+            raise config_error("devices_per_run", devices_per_run, hint)
         self.here = self._share_of(self.train)
         own = (objects.get("env"), objects.get("env_params"))
         if several and (found := swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own)):
@@ -196,7 +196,7 @@ class Batch:
             return found[0]
         shown = ", ".join(map(repr, self.labels[:8])) + (", ..." if len(self.labels) > 8 else "")
         hint = f"{'no run matches' if not found else 'several runs match'}; the {len(self.labels)} runs are {shown}"
-        raise ConfigError([Problem(", ".join(asked) or "run", next(iter(asked.values()), None), hint)])
+        raise config_error(", ".join(asked) or "run", next(iter(asked.values()), None), hint)
 
 
 def collapse_equal_params(cfg: OnPolicyConfig) -> Any:

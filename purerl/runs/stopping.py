@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, is_number
+from purerl.core.errors import config_error, is_number
 from purerl.core.metrics import summarize
 from purerl.runs.devices.processes import is_first
 from purerl.runs.logging.progress import Progress
@@ -60,7 +60,7 @@ class Stopping:
             hint = (
                 f"returned {np.size(found)} values, not one; reduce the values of several runs, for example by .mean() or .all()"
             )
-            raise ConfigError([Problem("stop_when", ..., hint)])
+            raise config_error("stop_when", ..., hint)
         if found:
             return True
         self._asked = _nothing(self._row)
@@ -98,7 +98,7 @@ def at_return(value: float) -> Rule:
         'stop_when'
     """
     if not is_number(value) or value != value:
-        raise ConfigError([Problem("value", value, "must be a number")])
+        raise config_error("value", value, "must be a number")
 
     def is_reached(progress: Progress) -> bool:
         if progress.evaluation is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
-from purerl.core.errors import ConfigError, Problem, warn
+from purerl.core.errors import config_error, warn
 from purerl.core.finite import is_finite
 from purerl.core.keys import clock_at, fold_in_name
 from purerl.core.metrics import mean_where
@@ -161,7 +161,7 @@ class Trainer(Batch):
         evaluate = self._over(evaluate, (Train.seed_axes,), 0)
         names = list(jax.eval_shape(evaluate, self.cfgs, self.template()))
         if best_by not in names:
-            raise ConfigError([Problem("best_by", best_by, f"must be one of {', '.join(names)}")])
+            raise config_error("best_by", best_by, f"must be one of {', '.join(names)}")
         compiled = jax.jit(evaluate)
         found = lambda state: jax.device_get(gather_to_host(compiled(self.cfgs, state)))
         return lambda state: {name: np.atleast_1d(x) for name, x in found(state).items()}

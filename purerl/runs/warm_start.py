@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, config_error, raise_if_any, warn
 from purerl.core.types import TrainState
 from purerl.runs.identity import WARM, config_of, num_runs, unit_differences
 from purerl.runs.run_batch import pairs_of
@@ -39,7 +39,7 @@ def check_layout(saved: Checkpoint, pairs: Sequence[tuple[int | None, int]], dir
     if len(there) > 1 and here != there:
         text = lambda configs: f"{len(set(configs))} config(s) with {len(configs) // len(set(configs))} seed(s)"
         hint = f"has runs of {text(there)}, but this call has {text(here)}; start from one run, or from as many configs and seeds"
-        raise ConfigError([Problem("init_from", str(directory), hint)])
+        raise config_error("init_from", str(directory), hint)
 
 
 def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory: Any, groups: tuple[str, ...] = ()) -> None:
@@ -114,7 +114,7 @@ def _check_finite(saved: Checkpoint, copied: dict[str, np.ndarray], directory: A
     finite = np.all([np.isfinite(x.astype(np.float32)).reshape(runs, -1).all(1) for x in floats], axis=0)
     text = f"{runs - finite.sum()} of {runs} runs have diverged: their parameters or statistics are not finite"
     if not finite.any():
-        raise ConfigError([Problem("init_from", str(directory), f"{text}; start from another run")])
+        raise config_error("init_from", str(directory), f"{text}; start from another run")
     if not finite.all():
         warn(f"init_from = {str(directory)!r}: {text}, and the runs that start from them diverge too")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from purerl.config.rules import one_of
-from purerl.core.errors import CheckpointError, ConfigError, Problem, is_number, raise_if_any, warn
+from purerl.core.errors import CheckpointError, Problem, config_error, is_number, raise_if_any, warn
 from purerl.runs.options import wrong_values
 from purerl.runs.storage.files import read_errors
 from purerl.studies.comparison import Comparison
@@ -115,9 +115,7 @@ def _add(read: dict[str, dict[str, RunScores]], entry: str, task: str, one: RunS
         faults = [f"seed {seed} of {task} twice" for seed in sorted(twice)]
         faults += [f"runs of {task} with different {what}" for what, same in alike.items() if not same]
         if faults:
-            raise ConfigError(
-                [Problem("entries", str(directory), f"{entry} would have {faults[0]}; use different names: a=DIR b=DIR")]
-            )
+            raise config_error("entries", str(directory), f"{entry} would have {faults[0]}; use different names: a=DIR b=DIR")
         join = lambda name: np.concatenate([getattr(before, name), getattr(one, name)])
         one = one._replace(seeds=before.seeds + one.seeds, scores=join("scores"), curve=join("curve"))
     of_tasks[task] = one
@@ -132,9 +130,9 @@ def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float
         try:
             table = (json if path.suffix == ".json" else tomllib).loads(path.read_text())
         except ValueError as error:
-            raise ConfigError([Problem("reference", str(reference), f"cannot be read: {error}")]) from error
+            raise config_error("reference", str(reference), f"cannot be read: {error}") from error
     if not isinstance(table, Mapping):
-        raise ConfigError([Problem("reference", reference, "must be a dict from tasks to pairs of scores, or a file of them")])
+        raise config_error("reference", reference, "must be a dict from tasks to pairs of scores, or a file of them")
     is_finite = lambda x: is_number(x) and math.isfinite(x)
     is_pair = lambda x: isinstance(x, list | tuple) and len(x) == 2 and all(map(is_finite, x)) and x[0] < x[1]
     hint = 'needs a low and a high score per task, which are normalised to 0 and 1: "CartPole-v1" = [20.0, 500.0]'

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.runs.analysis import statistics
 from purerl.runs.analysis.plots import as_label
 from purerl.runs.storage.files import atomic_write, write_errors
@@ -101,7 +101,7 @@ class Comparison:
             ConfigError: scores of several tasks are not normalised.
         """
         if not self.can_pool:
-            raise ConfigError([Problem("reference", None, "is required to aggregate scores of several tasks")])
+            raise config_error("reference", None, "is required to aggregate scores of several tasks")
         return _with_interval(self.normalized_scores(entry))
 
     def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
@@ -265,7 +265,7 @@ class Comparison:
         elif suffix in pictures:
             self.draw(out)
         else:
-            raise ConfigError([Problem("out", str(out), f"must end in {', '.join([*texts, '.png', '.pdf', '.svg'])}")])
+            raise config_error("out", str(out), f"must end in {', '.join([*texts, '.png', '.pdf', '.svg'])}")
 
 
 def _with_interval(scores: list[np.ndarray]) -> tuple[float, float, float]:

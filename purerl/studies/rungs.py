@@ -10,7 +10,7 @@ import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import problems
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import config_error, raise_if_any
 from purerl.core.keys import clock_at
 from purerl.core.metrics import over_the_last
 from purerl.core.types import TrainState
@@ -54,9 +54,9 @@ def check_program(train: Train, rungs: int) -> None:
     """Raise a ConfigError if a study cannot train with this `Train`."""
     if train.env.host is not None:
         hint = "a study cannot restore the states of external (Python) environments; use purerl.sweep"
-        raise ConfigError([Problem("env", train.env.name, hint)])
+        raise config_error("env", train.env.name, hint)
     if train.plan.num_updates < 2 ** (rungs - 1):
-        raise ConfigError([Problem("rungs", rungs, f"needs at least {2 ** (rungs - 1)} updates, not {train.plan.num_updates}")])
+        raise config_error("rungs", rungs, f"needs at least {2 ** (rungs - 1)} updates, not {train.plan.num_updates}")
 
 
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:
@@ -75,7 +75,7 @@ def check_rungs(trains: Iterable[Train], rungs: int) -> str:
             warning = f"an episode may take {limit:,} steps, but training has only {steps[0]:,} steps per environment; "
             warning += "a trial without a finished episode has no score, so use a larger total_timesteps"
     if (most := min(filter(None, found), default=rungs)) < rungs:
-        raise ConfigError([Problem("rungs", rungs, f"{found[most]}; use rungs={most}, or a larger total_timesteps")])
+        raise config_error("rungs", rungs, f"{found[most]}; use rungs={most}, or a larger total_timesteps")
     return warning
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, warn
+from purerl.core.errors import config_error, warn
 from purerl.studies import space
 from purerl.studies.steps import Step, trials_of
 
@@ -89,7 +89,7 @@ class Search:
         tpe = {"multivariate": True, "constant_liar": True, "n_startup_trials": startup}
         sampler = samplers.TPESampler(seed=seed, **tpe) if self.sampler is None else self.sampler(seed)
         if not isinstance(sampler, samplers.BaseSampler):
-            raise ConfigError([Problem("sampler", sampler, "must be a function from a seed to an Optuna sampler")])
+            raise config_error("sampler", sampler, "must be a function from a seed to an Optuna sampler")
         # TPE treats running trials as bad, and does not count them as startup trials. But waiting trials are among the better
         # trials of their rung, so TPE receives them as pruned trials with their current scores.
         study, places = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING), list(range(len(known)))
@@ -194,6 +194,6 @@ def _import_optuna() -> Any:
             warnings.simplefilter("ignore")  # Optuna's progress bars warn about notebooks
             import optuna
     except ImportError as error:
-        raise ConfigError([Problem("tune", ..., "needs optuna; run pip install '.[tune]'")]) from error
+        raise config_error("tune", ..., "needs optuna; run pip install '.[tune]'") from error
     logging.getLogger("optuna").setLevel(logging.WARNING)
     return optuna

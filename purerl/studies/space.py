@@ -18,7 +18,7 @@ from purerl.config.fields import is_float_leaf, kind_of, parse_json, to_python
 from purerl.config.randomization import randomize_problem
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import field_problems
-from purerl.core.errors import ConfigError, Problem, is_int, is_number, nearest, raise_if_any
+from purerl.core.errors import ConfigError, Problem, config_error, is_int, is_number, nearest, raise_if_any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +97,7 @@ def check(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
         ConfigError: a name is not a field or is given twice, or the values of a field are missing or invalid.
     """
     if not isinstance(values, dict) or not values:
-        raise ConfigError([Problem(flag, values, 'must be a dict from fields to lists of values, such as {"lr": [1e-4, 3e-4]}')])
+        raise config_error(flag, values, 'must be a dict from fields to lists of values, such as {"lr": [1e-4, 3e-4]}')
     found, right = [], {}
     for name, given in values.items():
         try:
@@ -246,7 +246,7 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
         ConfigError: no field has this name.
     """
     if not isinstance(name, str):
-        raise ConfigError([Problem("values", name, "must be the name of a field")])
+        raise config_error("values", name, "must be the name of a field")
     path = name.strip().removeprefix("--").replace("-", "_")
     inner = [f"rnd.{f.name}" for f in dataclasses.fields(RNDConfig)]
     path = path.replace("_", ".", 1) if path.replace("_", ".", 1) in inner else path
@@ -263,7 +263,7 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
         hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
     else:
         hint = f"no such field; {rename_hint(name) or nearest(path, [*names, *inner])}"
-    raise ConfigError([Problem(name, ..., hint)])
+    raise config_error(name, ..., hint)
 
 
 def _place(cfg: OnPolicyConfig, path: str) -> tuple[OnPolicyConfig | RNDConfig, str]:
@@ -322,8 +322,7 @@ def _range_of(text: str, given: str) -> Range:
             return Range(float(low), float(high), bool(rest))
     except ValueError:
         pass
-    hint = "is not a range of numbers; write field=value,value or field=low:high or field=low:high:log"
-    raise ConfigError([Problem(text, given, hint)])
+    raise config_error(text, given, "is not a range of numbers; write field=value,value or field=low:high or field=low:high:log")
 
 
 def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:

@@ -18,7 +18,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import to_python
 from purerl.config.rules import Rule, one_of
 from purerl.config.value_checks import not_scalar, problems
-from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, config_error, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices.processes import agree, call_in_first, process_count
 from purerl.runs.directory import PLAN, run_directory
@@ -313,7 +313,7 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     raise_if_any(found + [problem._replace(hint=hint) for problem in not_scalar(cfg.replace(env_params={}))])
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):
-            raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, with draws=0")])
+            raise config_error("values", values, "must be a list of dicts from fields to single values, with draws=0")
         lists = [space.check(cfg, {name: (x,) for name, x in point.items()}, "values") for point in values]
         points = [point for each in lists for point in space.all_points(each)]
     else:

@@ -25,7 +25,7 @@ from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import as_written, default_of
 from purerl.config.fields import to_python
 from purerl.config.rules import Rule
-from purerl.core.errors import ConfigError, Problem, raise_if_any, warn
+from purerl.core.errors import ConfigError, Problem, config_error, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices.processes import process_count
 from purerl.runs.directory import PLAN, STUDY, Lock, run_directory
@@ -100,7 +100,7 @@ class TuneResult(NamedTuple):
     def toml(self) -> str:
         """Return the best config as TOML, for `purerl ... --config`."""
         if self.cfg is None:
-            raise ConfigError([Problem("cfg", None, "the study was stopped before it chose a config")])
+            raise config_error("cfg", None, "the study was stopped before it chose a config")
         return as_toml(self.cfg)
 
 
@@ -287,7 +287,7 @@ def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.
     why = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     hint = f"none has a score: {why}; use lower values of lr if runs diverge, a larger total_timesteps if no episode ends"
     kept = "" if home is None else f"; the study is saved in {home}"
-    return ConfigError([Problem(what, total, hint + kept)])
+    return config_error(what, total, hint + kept)
 
 
 def _wrong_options(options: dict[str, Any]) -> list[Problem]:

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, convert_errors, raise_if_any
+from purerl.core.errors import ConfigError, Problem, config_error, convert_errors, raise_if_any
 from purerl.core.masks import LIKELY, choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import PyTree
@@ -42,8 +42,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """
     module, _, registered = name.rpartition(":")
     if module and module not in sys.modules:
-        hint = f"the module {module} is not imported; write `import {module}` first"
-        raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
+        raise config_error("env", f"gymnasium/{name}", f"the module {module} is not imported; write `import {module}` first")
     kwargs = dict(env_kwargs)
     vectorization = kwargs.pop("vectorization", SYNC)
     make_one = functools.partial(_make_one, name, disable_env_checker=True)
@@ -57,7 +56,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
         of_mujoco = "mujoco" in str(getattr(gymnasium.registry.get(registered), "entry_point", ""))
         package = "'.[gymnasium]'" if of_mujoco else "ale-py" if getattr(cause, "name", "") == "ale_py" else ""
         hint = f"{cause}; run pip install {package}" if package else str(cause)
-        raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
+        raise config_error("env", f"gymnasium/{name}", hint) from error
     drawn = functools.partial(make_one, **kwargs | {"render_mode": IMAGES})
     return Made(lambda params: environment(functools.partial(make_one, **kwargs), vectorization, drawn))
 
@@ -74,9 +73,9 @@ def _make_one(name: str, **kwargs: Any) -> gymnasium.Env:
 def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | None = None) -> Environment:
     """Return gymnasium environments as a `purerl.Environment`. For an id, `drawn` makes an environment that renders images."""
     if vectorization not in (choices := (SYNC, ASYNC) if drawn else (SYNC, ASYNC, VECTOR)):
-        raise ConfigError([Problem("vectorization", vectorization, f"must be one of {', '.join(choices)}")])
+        raise config_error("vectorization", vectorization, f"must be one of {', '.join(choices)}")
     if not callable(make):
-        raise ConfigError([Problem("make", make, "must be a function that returns a new environment in each call")])
+        raise config_error("make", make, "must be a function that returns a new environment in each call")
     own = vectorization == VECTOR
     tried = functools.partial(VectorEnvironments, make, VECTOR if own else SYNC)
     not_used = lambda *args: None
@@ -84,7 +83,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         env, layers = environments.envs, _layers(environments.envs)
         _check_statistics(layers)
         if not own and len({*map(id, env.get_attr("unwrapped"))}) == 1:
-            raise ConfigError([Problem("make", make, "must return a new environment in each call, not the same one again")])
+            raise config_error("make", make, "must return a new environment in each call, not the same one again")
         spec = next((spec for x in reversed(layers) if (spec := getattr(x, "spec", None))), None)
         limits = [x._max_episode_steps for x in layers if isinstance(x, gymnasium.wrappers.TimeLimit)]
         made = Environment(
@@ -125,7 +124,7 @@ def _check_shapes(obs: PyTree, env: Environment) -> None:
     """
     shapes, wanted = [x.shape for x in jax.tree.leaves(obs)], [tuple(x.shape) for x in entries_of(env.observation_space).values()]
     if shapes != wanted:
-        raise ConfigError([Problem("make", shapes, f"observations have these shapes, but the space declares {wanted}")])
+        raise config_error("make", shapes, f"observations have these shapes, but the space declares {wanted}")
 
 
 def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from gymnasium import spaces
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.spaces import Discrete, Indices, MultiBinary, MultiDiscrete, Space
 from purerl.core.types import PyTree
 from purerl.envs.converted_spaces import action_space_of
@@ -45,7 +45,7 @@ def _observation_part(space: spaces.Space) -> Any:
             dtype = np.dtype(np.float32)  # keeps planes of 0 and 1; as uint8, they would be divided by 255
         return jax.ShapeDtypeStruct(space.shape, dtype)
     hint = "observations must be Box, Discrete, MultiBinary, 1-D or uniform MultiDiscrete, or a Dict or Tuple of these"
-    raise ConfigError([Problem("env", space, hint)])
+    raise config_error("env", space, hint)
 
 
 def convert_observations(space: spaces.Space, converted: PyTree, obs: Any) -> PyTree:

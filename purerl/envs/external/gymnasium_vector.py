@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
-from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, warn
+from purerl.core.errors import EnvironmentFailed, config_error, warn
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.types import PyTree
 from purerl.envs.animation import draw_in_memory
@@ -124,7 +124,7 @@ class VectorEnvironments:
         self.envs = make(count) if self._own else _vectorize(make, vectorization, count)
         if (found := getattr(self.envs, "num_envs", count)) != count:
             self.close()
-            raise ConfigError([Problem("make", found, f"make({count}) must return {count} environments")])
+            raise config_error("make", found, f"make({count}) must return {count} environments")
         self.same_step = _mode(self.envs) is AutoresetMode.SAME_STEP
         self._space = self.envs.single_observation_space
         self._convert = functools.partial(convert_observations, self._space, observation_space(self._space))
@@ -259,13 +259,13 @@ class VectorEnvironments:
 def _mode(env: VectorEnv) -> AutoresetMode:
     """Return the auto-reset mode of a vector environment. Raise a ConfigError for NEXT_STEP if a reset mask might be ignored."""
     if not isinstance(env, VectorEnv):
-        raise ConfigError([Problem("make", type(env), "must return a gymnasium.vector.VectorEnv")])
+        raise config_error("make", type(env), "must return a gymnasium.vector.VectorEnv")
     mode, inner = AutoresetMode(env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP), env.unwrapped
     # Without shared memory, the workers of AsyncVectorEnv do not clear their auto-reset flag in a reset, and would reset again.
     by_mask = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) and getattr(inner, "shared_memory", True)
     if mode is AutoresetMode.NEXT_STEP and not by_mask:
         hint = "resets one step late (AutoresetMode.NEXT_STEP) and may ignore a reset mask; use AutoresetMode.SAME_STEP"
-        raise ConfigError([Problem("make", type(inner), hint)])
+        raise config_error("make", type(inner), hint)
     return mode
 
 

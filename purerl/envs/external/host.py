@@ -20,8 +20,9 @@ from flax import struct
 from jax.experimental import io_callback
 
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
+from purerl.core.errors import EnvironmentFailed, Problem, config_error
 from purerl.core.finite import float_entries
+from purerl.core.platform import refuse_vmap
 from purerl.core.spaces import Mixed
 from purerl.core.types import PyTree
 from purerl.envs.animation import save_animation
@@ -40,6 +41,8 @@ class Handle(struct.PyTreeNode):
 
 
 Shapes = dict[str, tuple[int, ...]]
+ONE_RUN = "external (Python) environments do not support jax.vmap; use fit(num_seeds=...), jax.lax.map or a loop"
+one_run = refuse_vmap("env", ONE_RUN)
 SETS = 2  # open sets per run: one for training and, with RND, one for the random steps before training
 _failures: list[EnvironmentFailed] = []
 _open: dict[int, "VectorEnvironments"] = {}  # by id, since separately compiled programs of one run share sets
@@ -102,7 +105,7 @@ class Host:
                 environments.reset(np.zeros(1, np.uint32))
                 environments.frame()
         except Exception as error:  # a missing library may raise any error
-            raise ConfigError([Problem("env", self.env.name, f"cannot be rendered on this machine: {error}")]) from error
+            raise config_error("env", self.env.name, f"cannot be rendered on this machine: {error}") from error
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
         """Save the frames recorded since `start_recording`; arguments as in `Environment.draw`."""
@@ -110,7 +113,7 @@ class Host:
 
     def reset(self, keys: jax.Array) -> tuple[Handle, PyTree]:
         """Open or reuse a set of environments, and reset it. The last word of each key is the seed of an environment."""
-        seeds, count = refuse_vmap(jax.random.key_data(keys)[..., -1]), keys.shape[0]
+        seeds, count = one_run(jax.random.key_data(keys)[..., -1]), keys.shape[0]
         obs = self._shapes(self.env.observation_space, count)
         number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
         return Handle(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
@@ -127,7 +130,7 @@ class Host:
         entries = [*float_entries(obs, OBSERVATION), REWARD] if self.finite else []
         signals = of(np.float32), of(np.bool_), of(np.bool_), info, {name: of(np.bool_) for name in entries}
         shapes = (jax.ShapeDtypeStruct((), np.uint32), obs, obs, *signals)
-        steps, *after = io_callback(self._step, shapes, refuse_vmap(handed))
+        steps, *after = io_callback(self._step, shapes, one_run(handed))
         return TimeStep(handle.replace(steps=jnp.broadcast_to(steps, count)), *after)
 
     def _shapes(self, space: PyTree, count: int) -> PyTree:
@@ -166,22 +169,6 @@ class Host:
     def _draw(self, environments: Any) -> None:
         if self.frames is not None:
             self.frames.append(environments.frame())
-
-
-@jax.custom_batching.custom_vmap
-def refuse_vmap(x: jax.Array) -> jax.Array:
-    """Return `x`; refuse `jax.vmap`, which would add an axis of runs.
-
-    Raises:
-        ConfigError: the call is under `jax.vmap`, even if it was traced before without `jax.vmap`.
-    """
-    return x
-
-
-@refuse_vmap.def_vmap
-def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
-    hint = "external (Python) environments do not support jax.vmap; use fit(num_seeds=...), jax.lax.map or a loop"
-    raise ConfigError([Problem("env", ..., hint)])
 
 
 @contextlib.contextmanager

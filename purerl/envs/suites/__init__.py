@@ -8,19 +8,11 @@ from types import ModuleType
 
 import jax
 
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import config_error, nearest
 from purerl.envs.importing import import_quietly
 
-SUITES = {  # from the prefix of an id to the required package
-    "brax": "brax",
-    "craftax": "craftax",
-    "gymnasium": "gymnasium",
-    "jumanji": "jumanji",
-    "navix": "navix",
-    "pgx": "pgx",
-    "playground": "mujoco_playground",
-    "xminigrid": "xminigrid",
-}
+NAMES = ("brax", "craftax", "gymnasium", "jumanji", "navix", "pgx", "playground", "xminigrid")
+SUITES = dict(zip(NAMES, NAMES, strict=True)) | {"playground": "mujoco_playground"}  # from an id's prefix to the required package
 IDS = {  # patterns that recognise a suite's ids without the prefix, so that the suite need not be imported
     "brax": r"ant|fast|halfcheetah|hopper|humanoid(standup)?|inverted_(double_)?pendulum|pusher|reacher|swimmer|walker2d",
     "craftax": r"Craftax-.+",
@@ -50,17 +42,17 @@ def adapter(env_id: str) -> tuple[ModuleType, str]:
     if not slash:
         return _import_adapter("gymnax"), env_id
     if prefix in REFUSED:
-        raise ConfigError([Problem("env", env_id, REFUSED[prefix])])
+        raise config_error("env", env_id, REFUSED[prefix])
     if prefix == "gymnax":
-        raise ConfigError([Problem("env", env_id, f"gymnax ids have no prefix; use {name!r}")])
+        raise config_error("env", env_id, f"gymnax ids have no prefix; use {name!r}")
     if prefix not in SUITES:
         near = next((f"did you mean '{suite}/{name}'?" for suite in SUITES if suite.startswith(prefix)), nearest(prefix, SUITES))
-        raise ConfigError([Problem("env", env_id, f"no such suite; {suggest(env_id, (), near)}")])
+        raise config_error("env", env_id, f"no such suite; {suggest(env_id, (), near)}")
     try:
         return _import_adapter(prefix), name
     except ModuleNotFoundError as error:
         hint = f"needs the package {error.name}, which is not installed; run pip install '.[{prefix}]'"
-        raise ConfigError([Problem("env", env_id, hint)]) from error
+        raise config_error("env", env_id, hint) from error
 
 
 def suggest(env_id: str, names: Iterable[str], otherwise: str = "") -> str:

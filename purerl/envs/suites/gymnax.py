@@ -19,7 +19,7 @@ from jax.core import Tracer
 
 from purerl.core.auto_reset import AutoReset
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import ConfigError, Problem, convert_errors, raise_if_any, warn
+from purerl.core.errors import Problem, config_error, convert_errors, raise_if_any, warn
 from purerl.core.platform import to_strong_dtypes
 from purerl.core.spaces import Space, action_shapes
 from purerl.envs.animation import draw_in_memory, ffmpeg
@@ -52,11 +52,9 @@ def make(env_id: str, env_kwargs: tuple) -> Made:
         ConfigError: the id is unknown, or the constructor refused the arguments.
     """
     if ":" in env_id:
-        hint = "import paths work only on the command line; in Python, pass the object as env="
-        raise ConfigError([Problem("env", env_id, hint)])
+        raise config_error("env", env_id, "import paths work only on the command line; in Python, pass the object as env=")
     if env_id not in gymnax.registered_envs:
-        hint = f"no such environment; {suggest(env_id, gymnax.registered_envs)}"
-        raise ConfigError([Problem("env", env_id, hint)])
+        raise config_error("env", env_id, f"no such environment; {suggest(env_id, gymnax.registered_envs)}")
     with construct_outside_trace(env_id, env_kwargs):
         env = gymnax.make(env_id, **dict(env_kwargs))[0]
     return make_from_object(env)
@@ -81,13 +79,13 @@ def adapt(env: Any, params: Any) -> Environment:
     bare = own_step is GymnaxEnvironment.step
     if own_step is None and (hasattr(type(env), "step_env") or hasattr(type(env), "reset_env")):
         hint = "is a wrapper without step and reset, so that its step_env and reset_env are never called; define step and reset"
-        raise ConfigError([Problem("env", type(env), hint)])
+        raise config_error("env", type(env), hint)
     of = lambda name: next(i for i, base in enumerate(type(env).__mro__) if name in vars(base))
     if bare and of("reset") < of("reset_env"):
-        raise ConfigError([Problem("env", type(env), "overrides reset, which its step never calls; override reset_env")])
+        raise config_error("env", type(env), "overrides reset, which its step never calls; override reset_env")
     if bare and _inherits_limit(params) and type(env).is_truncated is GymnaxEnvironment.is_truncated:
         hint = "must declare max_steps_in_episode, since gymnax's default ends each episode after one step"
-        raise ConfigError([Problem("env", type(params), hint)])
+        raise config_error("env", type(params), hint)
     begin = "reset_env" if bare else "reset"
 
     def reset(key):
@@ -102,7 +100,7 @@ def adapt(env: Any, params: Any) -> Environment:
         values = unpack_result(env.step(key, env_state, action, params), 6, "step", PROTOCOL)
         if "final_observation" not in values[-1]:
             hint = "step resets the environment but returns no info['final_observation'], which truncated episodes need"
-            raise ConfigError([Problem("env", env, hint)])
+            raise config_error("env", env, hint)
         return make_time_step(*values).replace(next_obs=to_strong_dtypes(plain_dicts(values[-1]["final_observation"])))
 
     with convert_errors("env", f"{begin}(key, params)"):
@@ -162,7 +160,7 @@ def default_params(env: Any) -> Any:
     """
     if getattr(type(env), "default_params", None) is GymnaxEnvironment.default_params:
         hint = "must define default_params, since the defaults of gymnax end each episode after one step; or pass env_params"
-        raise ConfigError([Problem("env", type(env), hint)])
+        raise config_error("env", type(env), hint)
     with jax.ensure_compile_time_eval():
         return getattr(env, "default_params", None)
 
@@ -190,8 +188,7 @@ def _draw(env: Any, params: Any):
         try:
             visualizer.Visualizer(env, params, env_states, returns).animate(str(path))
         except gymnasium.error.DependencyNotInstalled as error:
-            hint = "rendering needs pygame; run pip install '.[render]'"
-            raise ConfigError([Problem("env", env.name, hint)]) from error
+            raise config_error("env", env.name, "rendering needs pygame; run pip install '.[render]'") from error
 
     return draw
 

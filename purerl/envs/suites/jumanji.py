@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.environment import NEVER
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.spaces import Box, Discrete, Indices, MultiDiscrete
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import import_quietly
@@ -132,7 +132,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
             kwargs["generator"] = _generator(name, *kwargs["generator"])
         env = suite.make(name, **kwargs)
         if agents := env.reward_spec.shape:
-            raise ConfigError([Problem("env", f"jumanji/{name}", f"has {agents[0]} agents, but purerl trains one")])
+            raise config_error("env", f"jumanji/{name}", f"has {agents[0]} agents, but purerl trains one")
         bare, limit = _JumanjiEnv(env), getattr(env, "time_limit", None)
     limit = None if limit is None else int(limit)
     made = wrap_env(bare, slow_reset=name in SLOW_RESETS)

@@ -13,7 +13,7 @@ import navix as suite
 import numpy as np
 from navix.environments.environment import StepType
 
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import config_error, nearest
 from purerl.core.spaces import Discrete, Indices
 from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
@@ -62,8 +62,7 @@ def _function(key: str, name: Any) -> Any:
     module = BY_NAME[key]
     there = {x: function for x, function in vars(module).items() if getattr(function, "__module__", "") == module.__name__}
     if name not in there:
-        hint = f"{module.__name__} has no such function; {nearest(str(name), there)}"
-        raise ConfigError([Problem("env_kwargs", {key: name}, hint)])
+        raise config_error("env_kwargs", {key: name}, f"{module.__name__} has no such function; {nearest(str(name), there)}")
     return there[name]
 
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pgx as suite
 
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import config_error, nearest
 from purerl.core.spaces import Discrete
 from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
@@ -51,7 +51,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """
     if name not in NAMES and name in suite.available_envs():
         hint = f"has {suite.make(name).num_players} players; train one of them with env=purerl.versus({name!r}, opponent)"
-        raise ConfigError([Problem("env", f"pgx/{name}", hint)])
+        raise config_error("env", f"pgx/{name}", hint)
     kwargs = dict(env_kwargs)
     limit = kwargs.pop("episode_length", None)
     with construct_outside_trace(f"pgx/{name}", env_kwargs, NAMES):
@@ -67,7 +67,7 @@ def game_of_several(name: str) -> Any:
     """
     names = [other for other in suite.available_envs() if other not in NAMES]
     if name not in names:
-        raise ConfigError([Problem("game", name, f"no such multi-player game; {nearest(name, names)}")])
+        raise config_error("game", name, f"no such multi-player game; {nearest(name, names)}")
     return suite.make(name)  # pyright: ignore[reportArgumentType]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.envs.importing import importing_mujoco
 from purerl.envs.one_state import one_state
 from purerl.envs.parameters import Made, construct_outside_trace
@@ -42,12 +42,10 @@ def make(name: str, env_kwargs: tuple) -> Made:
     """
     warps = dict(env_kwargs).get("impl") == "warp"
     if warps and not WARP_INSTALLED:
-        hint = "needs the package warp-lang; run pip install warp-lang, or use 'jax'"
-        raise ConfigError([Problem("env_kwargs", {"impl": "warp"}, hint)])
+        raise config_error("env_kwargs", {"impl": "warp"}, "needs the package warp-lang; run pip install warp-lang, or use 'jax'")
     with construct_outside_trace(f"playground/{name}", env_kwargs, registry.ALL_ENVS):
         if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():
-            hint = f"needs the models of MuJoCo Menagerie; run {DOWNLOAD}"
-            raise ConfigError([Problem("env", f"playground/{name}", hint)])
+            raise config_error("env", f"playground/{name}", f"needs the models of MuJoCo Menagerie; run {DOWNLOAD}")
         kwargs = {"impl": "jax"} if "impl" in registry.get_default_config(name) else {}
         env = registry.load(name, config_overrides=kwargs | dict(env_kwargs))
         simulation = jax.jit(env.reset)(jax.random.key(0)).data._impl if warps else None

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, is_int, nearest
+from purerl.core.errors import config_error, is_int, nearest
 from purerl.core.spaces import Discrete, Indices
 from purerl.envs.animation import make_draw
 from purerl.envs.functions import wrap_env
@@ -59,7 +59,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
     kwargs = dict(env_kwargs)
     benchmark, part = kwargs.pop("benchmark", None), kwargs.pop("rulesets", None)
     if part is not None and benchmark is None:
-        raise ConfigError([Problem("env_kwargs", {"rulesets": part}, "needs a benchmark, which contains the rule sets")])
+        raise config_error("env_kwargs", {"rulesets": part}, "needs a benchmark, which contains the rule sets")
     check_counts({"max_steps": kwargs.get("max_steps", 1)})
     with construct_outside_trace(f"xminigrid/{name}", env_kwargs, suite.registered_environments()):
         env, params = suite.make(name, **kwargs)
@@ -73,17 +73,16 @@ def make(name: str, env_kwargs: tuple) -> Made:
 def _rulesets(params: Any, name: str, part: tuple[int, int] | None) -> Any:
     """Return a collection of rule sets, or its part from `start` to `stop - 1` if `part = (start, stop)`."""
     if not hasattr(params, "ruleset"):
-        raise ConfigError([Problem("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")])
+        raise config_error("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")
     if name not in NAME2HFFILENAME:
-        hint = f"no such benchmark; {nearest(str(name), NAME2HFFILENAME)}"
-        raise ConfigError([Problem("env_kwargs", {"benchmark": name}, hint)])
+        raise config_error("env_kwargs", {"benchmark": name}, f"no such benchmark; {nearest(str(name), NAME2HFFILENAME)}")
     if not os.path.exists(os.path.join(DATA_PATH, NAME2HFFILENAME[name])):
         hint = f"is not downloaded; run python -c 'import xminigrid; xminigrid.load_benchmark(\"{name}\")'"
-        raise ConfigError([Problem("env_kwargs", {"benchmark": name}, hint)])
+        raise config_error("env_kwargs", {"benchmark": name}, hint)
     every = load_benchmark(name)
     part = (0, every.num_rulesets()) if part is None else part
     is_pair = isinstance(part, tuple | list) and len(part) == 2 and all(is_int(x) for x in part)
     if not (is_pair and 0 <= part[0] < part[1] <= every.num_rulesets()):
         hint = f"must be two ints (start, stop) with 0 <= start < stop <= {every.num_rulesets()}"
-        raise ConfigError([Problem("env_kwargs", {"rulesets": part}, hint)])
+        raise config_error("env_kwargs", {"rulesets": part}, hint)
     return jax.tree.map(lambda x: x[slice(*part)], every)

@@ -15,7 +15,7 @@ from jax.tree_util import tree_leaves_with_path as leaves_with_path
 
 from purerl.acting.policy import Policy
 from purerl.acting.rollout import one_step
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import config_error
 from purerl.core.platform import for_cpu_alone
 from purerl.core.spaces import action_shapes
 from purerl.core.types import PyTree, TrainState
@@ -63,10 +63,9 @@ def export(
     """
     suffix = "" if path is None else pathlib.Path(path).suffix.lower()
     if suffix in OTHER_FORMATS:
-        hint = f"jax.export does not write {suffix} files; use the suffix .jaxexport"
-        raise ConfigError([Problem("path", str(path), hint)])
+        raise config_error("path", str(path), f"jax.export does not write {suffix} files; use the suffix .jaxexport")
     if not (isinstance(platforms, tuple | list) and platforms and all(x in PLATFORMS for x in platforms)):
-        raise ConfigError([Problem("platforms", platforms, f"must be a tuple of {', '.join(PLATFORMS)}")])
+        raise config_error("platforms", platforms, f"must be a tuple of {', '.join(PLATFORMS)}")
     if train.cfg.kernels == "fused":  # a kernel has a fixed size, but the program is for any number of environments
         train = make_train(train.cfg.replace(kernels="xla"), **train.given)
     policy, env = train.policy(state), train.env
@@ -118,7 +117,7 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
         import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         hint = "an .onnx file needs jax2onnx and onnxruntime; run pip install '.[onnx]', or use the suffix .jaxexport"
-        raise ConfigError([Problem("path", ..., hint)]) from error
+        raise config_error("path", ..., hint) from error
     recurrent = bool(jax.tree.leaves(carry))
     given = {"obs": obs} | ({"first": jax.ShapeDtypeStruct((1,), bool), "carry": carry} if recurrent else {})
     tree = jax.tree.structure(given)
@@ -157,9 +156,9 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
     except Exception as error:  # the converter and the runtime raise errors of many kinds
         text = " ".join(str(error).split())[:300]
         hint = f"the policy cannot be converted, {type(error).__name__}: {text}; use the suffix .jaxexport"
-        raise ConfigError([Problem("path", ..., hint)]) from error
+        raise config_error("path", ..., hint) from error
     if not largest <= 1e-4:
-        raise ConfigError([Problem("path", ..., f"the converted policy differs by {largest:.2g}; use the suffix .jaxexport")])
+        raise config_error("path", ..., f"the converted policy differs by {largest:.2g}; use the suffix .jaxexport")
     return data
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest, raise_if_any
+from purerl.core.errors import CheckpointError, Problem, config_error, nearest, raise_if_any
 from purerl.core.metrics import Sum, aggregate, summarize
 from purerl.runs.analysis import statistics
 from purerl.runs.evaluations import read_evaluations
@@ -72,14 +72,14 @@ def _evaluation_points(directory: pathlib.Path, header: curves.Header, metric: s
     if not len(updates := table.pop("update")):
         raise CheckpointError(f"{directory} has no evaluations; train with eval_every (--eval-every)")
     if (name := metric.partition("/")[2]) not in table:
-        raise ConfigError([Problem("metric", metric, nearest(metric, [f"evaluation/{name}" for name in table]))])
+        raise config_error("metric", metric, nearest(metric, [f"evaluation/{name}" for name in table]))
     return updates * (header.steps // header.every) + header.first_step, table[name].T
 
 
 def _training_points(metrics: dict[str, Any], header: curves.Header, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the steps `[points]` and the values `[runs, points]` of a metric of training."""
     if metric not in metrics:
-        raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
+        raise config_error("metric", metric, nearest(metric, metrics))
     steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64) + header.first_step, metrics[metric]
     each = -(-len(steps) // POINTS) or 1
     ends = range(len(steps) % each or each, len(steps) + 1, each)  # the first point may have fewer rows
@@ -139,22 +139,22 @@ def plot(
 
     is_path = lambda x: isinstance(x, str | os.PathLike)
     if is_path(directories) or not isinstance(directories, Sequence) or not directories or not all(map(is_path, directories)):
-        raise ConfigError([Problem("directories", directories, "must be a list of at least one directory")])
+        raise config_error("directories", directories, "must be a list of at least one directory")
     found = [] if is_path(out) else [Problem("out", out, "must be a path")]
     raise_if_any(found + ([] if isinstance(metric, str) else [Problem("metric", metric, "must be the name of a metric")]))
     if centre not in CENTRES:
-        raise ConfigError([Problem("centre", centre, f"choose from {', '.join(CENTRES)}")])
+        raise config_error("centre", centre, f"choose from {', '.join(CENTRES)}")
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     suffixes = sorted(f".{suffix}" for suffix in figure.canvas.get_supported_filetypes())
     if pathlib.Path(out).suffix not in suffixes:
-        raise ConfigError([Problem("out", str(out), f"must end in {', '.join(suffixes)}")])
+        raise config_error("out", str(out), f"must end in {', '.join(suffixes)}")
     lines, names = [], [pathlib.Path(path).name for path in directories]
     for path, name in zip(directories, names, strict=True):
         own = str(path) if names.count(name) > 1 else name
         lines += [line._replace(label=own + line.label.removeprefix(name)) for line in curves_of(path, metric)]
     labels = [] if labels is None else list(labels)
     if labels and len(labels) != len(lines):
-        raise ConfigError([Problem("labels", labels, f"must have one label per line, {len(lines)} in total")])
+        raise config_error("labels", labels, f"must have one label per line, {len(lines)} in total")
     centre_name, statistic = CENTRES[centre]
     axes, counts = figure.add_subplot(), []
     for curve, label in zip(lines, labels or [as_label(line.label) for line in lines], strict=True):

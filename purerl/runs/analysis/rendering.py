@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any
+from purerl.core.errors import config_error, is_count, raise_if_any
 from purerl.core.keys import fold_in_name, split_keys
 from purerl.core.types import TrainState
 from purerl.envs.animation import ffmpeg
@@ -49,7 +49,7 @@ def render(
     raise_if_any(wrong_values({"seed": seed}, {("seed",): SEED}))
     env, policy = train.env, train.policy(state)
     if (suffix := pathlib.Path(path).suffix) not in (".gif", ".mp4"):
-        raise ConfigError([Problem("path", str(path), "must end in .gif or .mp4")])
+        raise config_error("path", str(path), "must end in .gif or .mp4")
     if suffix == ".mp4":
         ffmpeg()  # raises an error before the episode is played
     draw, limit = check_drawing(env, env.max_steps if max_steps is None else max_steps)
@@ -85,9 +85,9 @@ def render(
 def check_drawing(env: Environment, max_steps: int | None) -> tuple[Callable, int]:
     """Return `draw` and `max_steps`; raise a ConfigError if the environment has no renderer or no known time limit."""
     if env.draw is None:
-        raise ConfigError([Problem("env", env.name, "this environment does not support rendering")])
+        raise config_error("env", env.name, "this environment does not support rendering")
     if max_steps is None:
-        raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; set max_steps")])
+        raise config_error("max_steps", None, "the environment has no known time limit; set max_steps")
     if not is_count(max_steps):
-        raise ConfigError([Problem("max_steps", max_steps, "must be an int of at least 1")])
+        raise config_error("max_steps", max_steps, "must be an int of at least 1")
     return env.draw, max_steps

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from purerl.acting.evaluate import Episodes
 from purerl.acting.policy import Policy
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import Problem, config_error, raise_if_any
 from purerl.core.keys import typed_key
 from purerl.core.reductions import shapes_on
 from purerl.core.types import TrainResult, TrainState
@@ -50,10 +50,10 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
         512
     """
     if not isinstance(train, Train) or train.axis is not None:
-        raise ConfigError([Problem("train", train, "must be the result of make_train, without axis_name")])
+        raise config_error("train", train, "must be the result of make_train, without axis_name")
     if not isinstance(mesh, Mesh) or axis_name not in mesh.axis_names:
         there = f"Mesh with the axes {mesh.axis_names}" if isinstance(mesh, Mesh) else type(mesh).__name__
-        raise ConfigError([Problem("mesh", there, f"must be a jax.sharding.Mesh with an axis {axis_name!r}")])
+        raise config_error("mesh", there, f"must be a jax.sharding.Mesh with an axis {axis_name!r}")
     return DataParallel(train, mesh, axis_name)
 
 
@@ -137,7 +137,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
     for path, found in jax.tree_util.tree_leaves_with_path(specs.actor):
         if found == PartitionSpec() and here.axis is not None and here.axis.size > 1:
             hint = "this array of the environments' state has no environment axis, so it cannot be spread over devices"
-            raise ConfigError([Problem("env", jax.tree_util.keystr(path), hint)])
+            raise config_error("env", jax.tree_util.keystr(path), hint)
     return specs
 
 

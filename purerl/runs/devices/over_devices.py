@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from purerl.core.errors import ConfigError, Problem, is_count, warn
+from purerl.core.errors import config_error, is_count, warn
 
 ROWS = "rows"
 Devices = Sequence[jax.Device]  # pyright: ignore[reportInvalidTypeForm]
@@ -131,7 +131,7 @@ def use_cores(count: int | None = None) -> None:
         >>> purerl.use_cores()
     """
     if count is not None and not is_count(count):
-        raise ConfigError([Problem("count", count, "must be an int of at least 1, or None for all cores")])
+        raise config_error("count", count, "must be an int of at least 1, or None for all cores")
     count = count or _cores()
     flags = os.environ.get("XLA_FLAGS", "")
     configured = jax.config.values["jax_num_cpu_devices"] > 0 or "xla_force_host_platform_device_count" in flags

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from purerl.core.errors import CheckpointError, ConfigError, Problem
+from purerl.core.errors import CheckpointError, config_error
 from purerl.core.types import PyTree
 from purerl.runs.devices.over_devices import add_xla_flags
 
@@ -42,14 +42,14 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
     given = {"coordinator": bool(coordinator), "num_processes": num_processes > 0, "process_id": process_id >= 0}
     if any(given.values()) and not all(given.values()):
         missing = next(name for name, there in given.items() if not there)
-        raise ConfigError([Problem(missing, ..., f"is missing; {', '.join(given)} must be given together")])
+        raise config_error(missing, ..., f"is missing; {', '.join(given)} must be given together")
     add_xla_flags(IN_ONE_ORDER)
     named = {"coordinator_address": coordinator, "num_processes": num_processes, "process_id": process_id} if coordinator else {}
     try:
         jax.distributed.initialize(**named, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
     except (ValueError, RuntimeError) as error:
         hint = "JAX cannot connect the processes" if named else f"JAX finds no cluster; set {', '.join(given)}"
-        raise ConfigError([Problem("distributed", True, f"{hint}: {str(error).strip().splitlines()[0]}")]) from error
+        raise config_error("distributed", True, f"{hint}: {str(error).strip().splitlines()[0]}") from error
 
 
 def process_count() -> int:

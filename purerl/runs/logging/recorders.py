@@ -28,7 +28,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, is_int, warn
+from purerl.core.errors import config_error, is_int, warn
 from purerl.core.metrics import aggregate, summarize
 from purerl.runs.logging.progress import Progress
 from purerl.runs.storage.files import atomic_write, read_file
@@ -94,9 +94,9 @@ class Rows(abc.ABC):
 
     def __init__(self, path: str | os.PathLike, every: int = 0):
         if not (is_int(every) and every >= 0):
-            raise ConfigError([Problem("every", every, "must be an int of at least 0")])
+            raise config_error("every", every, "must be an int of at least 0")
         if not isinstance(path, str | os.PathLike):
-            raise ConfigError([Problem("path", path, "must be a path")])
+            raise config_error("path", path, "must be a path")
         self.path = pathlib.Path(path).expanduser()
         self.sink, self._every, self._pending, self._written = None, every, None, 0.0
 
@@ -261,7 +261,7 @@ class Wandb(Rows):
 
     def __init__(self, every: int = 0, directory: str | os.PathLike | None = None, **init: Any):
         if isinstance(every, str):
-            raise ConfigError([Problem("project", every, f"must be a keyword argument: Wandb(project={every!r})")])
+            raise config_error("project", every, f"must be a keyword argument: Wandb(project={every!r})")
         super().__init__("." if directory is None else pathlib.Path(directory) / "wandb.id", every)
         try:
             import wandb  # pyright: ignore[reportMissingImports]

@@ -17,7 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem, raise_if_any, warn
+from purerl.core.errors import (
+    CheckpointCorrupt,
+    CheckpointError,
+    CheckpointMismatch,
+    Problem,
+    config_error,
+    raise_if_any,
+    warn,
+)
 from purerl.core.types import PyTree
 from purerl.runs.devices.processes import broadcast_from_first, call_in_first, is_first
 from purerl.runs.storage.arrays import describe, dtype_of, leaf_differences, shape_of, to_arrays
@@ -69,7 +77,7 @@ def prepare(directory: pathlib.Path) -> None:
             _restore_or_remove(aside)
         inside = {x: {path.name for path in (directory / str(x)).iterdir()} for x in saved_updates(directory)}
     except OSError as error:
-        raise ConfigError([Problem("directory", str(directory), f"is not writable: {error.strerror}")]) from None
+        raise config_error("directory", str(directory), f"is not writable: {error.strerror}") from None
     hint = "contains the folder {}, which is no checkpoint but has the name of one; choose another directory"
     foreign = [x for x, names in inside.items() if names and not names & OF_ORBAX]
     raise_if_any([Problem("directory", str(directory), hint.format(x)) for x in foreign[:1]])
