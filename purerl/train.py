@@ -10,17 +10,8 @@ from purerl.algorithms.daac import daac
 from purerl.algorithms.ppg import ppg
 from purerl.algorithms.ppo import ppo, surrogate
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
+from purerl.checks import check_arguments as check
 from purerl.checks.cautions import warn_about, warn_of_unreached_phases, warn_of_unsuited_unit
-from purerl.checks.check_arguments import (
-    check_changed_config,
-    check_config,
-    check_parts,
-    check_schedule,
-    check_type,
-    check_update,
-    has_custom_carry,
-    make_algorithm,
-)
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
 from purerl.checks.check_network import check_groups, check_network, warn_of_mixed_rows
 from purerl.config.algorithms import algorithm_of
@@ -139,7 +130,7 @@ def make_train(
         >>> jax.eval_shape(jax.vmap(run, in_axes=(0, None)), sweep, jax.random.key(0)).shape
         (3, 2)
     """
-    check_type(cfg)
+    check.check_type(cfg)
     arguments = {"env": env, "env_params": env_params, "network": network, "torso": torso, "memory": memory}
     arguments |= {"algorithm": algorithm, "advantage": advantage, "policy_loss": policy_loss, "extra_loss": extra_loss}
     arguments |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper, "intrinsic": intrinsic}
@@ -150,13 +141,13 @@ def make_train(
     make_environment = functools.partial(_environment, cfg)
 
     # Check.
-    environment = check_config(
-        cfg, functools.partial(make_environment, env, env_params), recurrent=memory is not None or has_custom_carry(network)
+    environment = check.check_config(
+        cfg, functools.partial(make_environment, env, env_params), recurrent=memory is not None or check.has_custom_carry(network)
     )
     asked, cfg = cfg, cfg.resolve(environment)
     warn_about(asked, cfg, environment, given)
     cfg = single_precision(cfg)
-    check_parts(given | ({} if measure is None else {"measure": measure}))
+    check.check_parts(given | ({} if measure is None else {"measure": measure}))
     distils = cfg.rnd is not None and intrinsic is None
     check_spaces(cfg, environment, network, distils, axis.size if axis else 1)
 
@@ -169,14 +160,14 @@ def make_train(
 
     # Compose.
     parts = _components(cfg, given, stream, measure)
-    made = make_algorithm(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
-    check_changed_config(cfg, made.cfg or cfg)
+    made = check.make_algorithm(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
+    check.check_changed_config(cfg, made.cfg or cfg)
     check_state_size(cfg, made.init, axis)
     if measure is not None or given.keys() & {"algorithm", "advantage", "policy_loss", "extra_loss", "intrinsic"}:
-        check_update(made, axis)
+        check.check_update(made, axis)
     warn_of_unreached_phases(made.cfg or cfg, made.phases)
     if lr_schedule is not None:
-        check_schedule(lr_schedule, made.cfg or cfg, made.phases)
+        check.check_schedule(lr_schedule, made.cfg or cfg, made.phases)
     if "network" in given:
         check_groups(cfg, network, environment, made.phases)
 

@@ -90,14 +90,13 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
         name = str(key)
         wrong = mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
         if INVERTED.match(name) and not wrong:
-            hint = (
-                f"the policy reads {name!r} as an observation; to use it as a mask, return its negation, True for valid actions"
-            )
-            found.append(Problem("action_mask", "auto", f"{hint}; set action_mask='' if this entry is not a mask"))
+            use = "to use it as a mask, return its negation, True for valid actions"
         elif LIKELY.match(name) or ("mask" in name and not wrong):
             use = f"an action mask {wrong}" if wrong.startswith("must") else wrong or f"set action_mask={name!r} to use the mask"
-            hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
-            found.append(Problem("action_mask", "auto", hint))
+        else:
+            continue
+        hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
+        found.append(Problem("action_mask", "auto", hint))
     nested = [name for name in entries_of(space) if "/" in name or not isinstance(space, dict)]
     hint = "the policy reads {!r} as an observation; to use it as an action mask, return it at the top level of a dict"
     return found + [Problem("action_mask", "auto", hint.format(name)) for name in nested if LIKELY.match(name)]
@@ -175,9 +174,7 @@ REPLACED = {
     "memory": ("memory", "memory_size", "memory_layers"),
     "optimizer": ("optimizer", "adam_eps", "weight_decay"),
     "lr_schedule": ("lr_schedule", "lr", "lr_final", "lr_power", "decay_steps"),
-    "intrinsic": tuple(
-        f"rnd.{name}" for name in ("predictor_fraction", "lr_scale", "obs_clip", "init_steps", "features", "hidden")
-    ),
+    "intrinsic": tuple(f"rnd.{x}" for x in ("predictor_fraction", "lr_scale", "obs_clip", "init_steps", "features", "hidden")),
 }
 
 
@@ -193,18 +190,14 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
             if needs is not None and not provided and not needs.holds(cfg, env.action_space):
                 found[name] = Problem(name, value, f"has no effect without {needs.text}")
             for argument, x in given.items():
-                partly = (argument == "torso" and isinstance(x, dict)) or (argument == "lr_schedule" and _has_own_rate(cfg, name))
+                partly = argument == "torso" and isinstance(x, dict)
+                partly |= argument == "lr_schedule" and name != "lr" and hasattr(cfg, "aux_lr")  # PPG's auxiliary phase reads it
                 partly |= argument == "env" and ":" in cfg.env  # the command line imported `env` from the path in `cfg.env`
                 if name in REPLACED.get(argument, ()) and not partly:
                     found[name] = Problem(name, value, f"has no effect, since {argument}= replaces this field")
     if cfg.reset_pool and not has_slow_resets(env.step):
         found["reset_pool"] = Problem("reset_pool", cfg.reset_pool, "has no effect in an environment without slow resets")
     return list(found.values())
-
-
-def _has_own_rate(cfg: OnPolicyConfig, name: str) -> bool:
-    """Return True if PPG's auxiliary phase reads this schedule field, even with a custom `lr_schedule`."""
-    return "aux_lr" in {field.name for field in dataclasses.fields(cfg)} and name != "lr"
 
 
 def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool:

@@ -45,18 +45,15 @@ def check_parts(given: dict[str, Any]) -> None:
         found.append(Problem("intrinsic", pair, "must be a pair of functions: init(key, obs) and reward(state, steps)"))
     raise_if_any(found)
     array = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
-    calls = {
-        "lr_schedule": ((jax.ShapeDtypeStruct((), np.int32),), ()),
-        "reward_shaper": ((array(3, 2), array(3, 1)), (3, 2)),
-    }
+    step = jax.ShapeDtypeStruct((), np.int32)
+    calls = {"lr_schedule": ((step,), ()), "reward_shaper": ((array(3, 2), array(3, 1)), (3, 2))}
     for name, (args, expected) in calls.items():
         if name in given:
             with convert_errors(name, f"{name_of(given[name])}({', '.join(str(list(x.shape)) for x in args)})"):
                 result = jax.eval_shape(given[name], *args)
             if getattr(result, "shape", None) != expected:
-                found.append(
-                    Problem(name, describe(result), f"must return an array of shape {list(expected)}, like its first argument")
-                )
+                hint = f"must return an array of shape {list(expected)}, like its first argument"
+                found.append(Problem(name, describe(result), hint))
     raise_if_any(found)
 
 
@@ -87,10 +84,8 @@ def check_update(algorithm: Algorithm, axis: Axis | None) -> None:
         return state, *algorithm.update(state)
 
     before, after, _ = shapes_on(axis, run, jax.random.key(0))
-    described = lambda tree: {
-        jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in jax.tree_util.tree_leaves_with_path(tree)
-    }
-    then, now = described(before), described(after)
+    leaves = map(jax.tree_util.tree_leaves_with_path, (before, after))
+    then, now = ({jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in each} for each in leaves)
     paths = [path for path in {**then, **now} if then.get(path) != now.get(path)]
     changed = [f"{path} is {then.get(path, 'missing')} before an update, {now.get(path, 'missing')} after" for path in paths]
     hint = "an update must keep the arrays of the training state: "
@@ -129,9 +124,7 @@ def make_algorithm(maker: Callable, cfg: OnPolicyConfig, env: Environment, netwo
     return made._replace(update=lambda state: state_and_metrics("algorithm", made.update(state)))
 
 
-def check_config(
-    cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any], dict[str, Any]], Environment], recurrent: bool = False
-) -> Environment:
+def check_config(cfg: OnPolicyConfig, make_environment: Callable[..., Environment], recurrent: bool = False) -> Environment:
     """Check the fields of a config, and return its environment.
 
     Args:

@@ -50,9 +50,8 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig, d
     _warn_of_rounding(outputs)
     found = _group_problems(cfg, params, outputs)
     if carry_after != carry:
-        found.append(
-            Problem("network", carry_after, f"apply must return a carry with the shapes and dtypes of its input, {carry}")
-        )
+        hint = f"apply must return a carry with the shapes and dtypes of its input, {carry}"
+        found.append(Problem("network", carry_after, hint))
     streams = (cfg.streams,) if cfg.streams > 1 else ()
     if outputs.value.shape != (1, num_envs, *streams):
         axis = f"with an axis of {cfg.streams} reward streams" if streams else "without an output axis"

@@ -29,21 +29,9 @@ import jax
 import tyro
 
 from purerl import __version__
+from purerl.cli import flags
 from purerl.cli.by_path import algorithms_of
 from purerl.cli.commands import COMMANDS, Reader
-from purerl.cli.flags import (
-    OF_TYRO,
-    base_values,
-    config_of,
-    file_values,
-    flags_of,
-    given_flags,
-    job_arguments,
-    refuse_swept,
-    refuse_unknown,
-    short_help,
-    values_of,
-)
 from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
 from purerl.core.errors import (
@@ -82,7 +70,7 @@ def main(args: list[str] | None = None) -> int:
         return 0
     use_cores()  # before anything starts JAX
     try:
-        if (job := job_arguments(args)) is not None:
+        if (job := flags.job_arguments(args)) is not None:
             join(**job)
         with compile_cache(), short_warnings():
             return _run(args)
@@ -120,22 +108,22 @@ def _run(args: list[str]) -> int:
         args, options_class = args[1:], Tuning
     algorithms, args = algorithms_of(args)
     if args[:1] and args[0] in algorithms and {"-h", "--help"} & set(args):
-        print(short_help(args[0], algorithms[args[0]], options_class))
+        print(flags.short_help(args[0], algorithms[args[0]], options_class))
         return 0
     args = ["--help" if arg == "--help-all" else arg for arg in args]
     others = {} if options_class is Tuning else COMMANDS
     names = [*algorithms, *others, *(["tune"] if others else [])]
     if args and not args[0].startswith("-") and args[0] not in names:
         raise config_error("command", args[0], nearest(args[0], names))
-    refuse_unknown(args, algorithms, options_class)
+    flags.refuse_unknown(args, algorithms, options_class)
     if args and args[0] in others:
-        known = [*_flag_names(others[args[0]]), *OF_TYRO]
-        given = {name: x for name, x in given_flags(args).items() if name.removeprefix("no_") not in known}
+        known = [*_flag_names(others[args[0]]), *flags.OF_TYRO]
+        given = {name: x for name, x in flags.given_flags(args).items() if name.removeprefix("no_") not in known}
         hint = lambda name: nearest(name, known, f"purerl {args[0]} --help lists all").replace("_", "-")
         as_flags = lambda name: re.sub(r"'([\w-]+)'", r"--\1", hint(name))
         raise_if_any([Problem(flag, value, f"no such flag; {as_flags(name)}") for name, (flag, value) in given.items()])
-    base = base_values(args, algorithms, options_class)
-    make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
+    base = flags.base_values(args, algorithms, options_class)
+    make = lambda name, cls: flags.flags_of(name, base, cls, examples=name in args[:1], options=options_class)
     commands, prog, about = {name: make(name, cls) for name, cls in algorithms.items()}, "purerl tune", inspect.getdoc(Tune)
     if options_class is Training:
         later = {name: _delay_call(function) for name, function in others.items()}
@@ -147,12 +135,12 @@ def _run(args: list[str]) -> int:
         if isinstance(chosen, functools.partial):
             chosen()
         return 0
-    values = values_of(chosen, base)
+    values = flags.values_of(chosen, base)
     asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
-    refuse_swept(args, asked)
-    cfg = config_of(algorithms[name], values)
+    flags.refuse_swept(args, asked)
+    cfg = flags.config_of(algorithms[name], values)
     if isinstance(asked, Tuning):
-        return run_tuning(cfg, asked, {*given_flags(args), *file_values(args, algorithms, options_class)})
+        return run_tuning(cfg, asked, {*flags.given_flags(args), *flags.file_values(args, algorithms, options_class)})
     return run_training(cfg, asked)
 
 
@@ -160,12 +148,9 @@ def _flag_names(function: Callable) -> list[str]:
     """Return the names of a command's flags, without its positional arguments."""
     names = typing.get_type_hints(function, include_extras=True)
     names |= typing.get_type_hints(Reader, include_extras=True) if "reader" in names else {}
-    place = tyro.conf.Positional[str].__metadata__  # pyright: ignore[reportAttributeAccessIssue]
-    return [
-        name
-        for name, kind in names.items()
-        if name not in ("reader", "return") and place[0] not in getattr(kind, "__metadata__", ())
-    ]
+    (place,) = tyro.conf.Positional[str].__metadata__  # pyright: ignore[reportAttributeAccessIssue]
+    asked = [name for name, kind in names.items() if place not in getattr(kind, "__metadata__", ())]
+    return [name for name in asked if name not in ("reader", "return")]
 
 
 def _delay_call(function: Callable) -> Callable:

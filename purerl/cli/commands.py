@@ -15,8 +15,10 @@ from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
 from purerl.runs.compile_cache import cache_directory, cached_programs
+from purerl.runs.directory import absolute_path
 from purerl.runs.logging.console import LiveLine, evaluation_table, format_count, table_of
-from purerl.runs.run import Run, load, saved_values
+from purerl.runs.run import Run, load
+from purerl.runs.storage.checkpoint import newest_record
 from purerl.studies.compare import compare
 from purerl.studies.listing import list_overviews
 from purerl.studies.reading import runs_below
@@ -44,7 +46,7 @@ class Reader:
 
     def load(self) -> Run:
         """Load the runs of the directory, with the objects that the flags name."""
-        env_kwargs = tuple(map(tuple, saved_values(self.dir)["env_kwargs"])) if ":" in self.env else ()
+        env_kwargs = tuple(map(tuple, newest_record(absolute_path(self.dir))["config"]["env_kwargs"])) if ":" in self.env else ()
         own = import_objects(self.env, self.algorithm, env_kwargs)
         cls = import_path(self.config_class, "config_class") if self.config_class else None
         return load(self.dir, best=self.best, config_class=cls, **own)
@@ -83,8 +85,7 @@ def plot_curves(
     """
     _make_folder(out)
     below = lambda folder: (os.path.isdir(folder) and runs_below(folder)) or [folder]
-    directories = [directory for folder in dirs for directory in below(folder)]
-    plots.plot(directories, out, metric=metric, centre=centre)
+    plots.plot([directory for folder in dirs for directory in below(folder)], out, metric=metric, centre=centre)
     print(out)
 
 
@@ -109,18 +110,15 @@ def compare_runs(
     """
     named = {}
     for text in entries:
-        name, is_named, folders = text.partition("=")
-        if is_named and not os.path.exists(text):
-            if name in named:
-                raise config_error("entries", text, f"{name} is given twice; write {name}=DIR,DIR")
-            if not all(folders := folders.split(",")):
-                raise config_error("entries", text, "has an empty folder name; write name=DIR,DIR")
-            named[name] = folders
-        else:
-            name = pathlib.Path(text).expanduser().absolute().name
-            if name in named:
-                raise config_error("entries", text, f"{name} is given twice; give names to the folders: a=DIR b=DIR")
-            named[name] = [text]
+        name, equals, folders = text.partition("=")
+        is_named = equals and not os.path.exists(text)
+        name = name if is_named else pathlib.Path(text).expanduser().absolute().name
+        if name in named:
+            hint = f"write {name}=DIR,DIR" if is_named else "give names to the folders: a=DIR b=DIR"
+            raise config_error("entries", text, f"{name} is given twice; {hint}")
+        named[name] = folders.split(",") if is_named else [text]
+        if not all(named[name]):
+            raise config_error("entries", text, "has an empty folder name; write name=DIR,DIR")
     found = compare(named, score=score, episodes=episodes, reference=reference or None)
     console = LiveLine().console
     if found.unequal:
@@ -204,8 +202,7 @@ def show_cache(clear: bool = False) -> None:
         for file in (*directory.glob("*-cache"), *directory.glob("*-atime")):
             file.unlink(missing_ok=True)
     programs = cached_programs()
-    megabytes = sum(program.stat().st_size for program in programs) / 1e6
-    print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")
+    print(f"{directory}: {len(programs)} programs, {sum(program.stat().st_size for program in programs) / 1e6:.0f} MB")
 
 
 def _make_folder(out: str) -> None:

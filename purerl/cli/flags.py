@@ -53,19 +53,11 @@ def _steps(words: list[str]) -> int | float:
     return float(re.sub("M$", "e6", re.sub("k$", "e3", text)))
 
 
-WIDTHS = Annotated[
-    tuple[int, ...],
-    PrimitiveConstructorSpec(
-        "*",
-        "[INT [INT ...]]",
-        lambda words: tuple(int(width) for word in words for width in word.split(",")),
-        lambda x: isinstance(x, tuple) and all(isinstance(width, int) for width in x),
-        lambda x: [str(width) for width in x],
-    ),
-]
-STEPS = Annotated[
-    int | float, PrimitiveConstructorSpec(1, "STEPS", _steps, lambda x: isinstance(x, int | float), lambda x: [str(x)])
-]
+_widths = lambda words: tuple(int(width) for word in words for width in word.split(","))
+_are_widths = lambda x: isinstance(x, tuple) and all(isinstance(width, int) for width in x)
+_are_steps, _texts = lambda x: isinstance(x, int | float), lambda xs: list(map(str, xs))
+WIDTHS = Annotated[tuple[int, ...], PrimitiveConstructorSpec("*", "[INT [INT ...]]", _widths, _are_widths, _texts)]
+STEPS = Annotated[int | float, PrimitiveConstructorSpec(1, "STEPS", _steps, _are_steps, lambda x: [str(x)])]
 COMMON = (
     *("env", "preset", "total_timesteps", "num_envs", "num_steps", "lr", "ent_coef", "hidden", "memory"),
     *("seed", "num_seeds", "directory"),
@@ -124,9 +116,7 @@ def file_values(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], op
     return _from_file(path, args[0], algorithms[args[0]], options) if read else {}
 
 
-def base_values(
-    args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training
-) -> dict[str, Any]:
+def base_values(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options]) -> dict[str, Any]:
     """Return the defaults of flags, by name: values of a preset, overridden by values of a file of flags.
 
     A flag --sweep or --param replaces those of the file.
@@ -229,11 +219,8 @@ def flags_of(
         inside = [flag for flag, doc in docs.items() if doc.group == group]
         names = {flag: fields.keys() - set(get_args(types[flag])) for flag in inside}  # a choice may have the name of a field
         texts = [f"    {flag}: {_as_flags(docs[flag].text, names[flag])}" for flag in inside]
-        made = dataclasses.make_dataclass(
-            group,
-            [(flag, *_with_default(types[flag], _default_of(fields[flag], base.get(flag)))) for flag in inside],
-            namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])},
-        )
+        members = [(flag, *_with_default(types[flag], _default_of(fields[flag], base.get(flag)))) for flag in inside]
+        made = dataclasses.make_dataclass(group, members, namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])})
         groups.append((group.lower().replace(" ", "_"), made, dataclasses.field(default_factory=made)))
     documentation = _summary(cls) + (f"\n\n{_examples(name, options)}\n" if examples else "")
     return dataclasses.make_dataclass(name, groups, namespace={"__doc__": documentation})

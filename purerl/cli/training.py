@@ -41,8 +41,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
         options["stop_when"] = at_return(asked.stop_at_return)
     if asked.sweep:
         return _train_sweep(cfg, asked, options)
-    if found := [Problem(name, getattr(asked, name), "needs --sweep") for name in ("draws", "at_once") if getattr(asked, name)]:
-        raise ConfigError(found)
+    raise_if_any([Problem(x, getattr(asked, x), "needs --sweep") for x in ("draws", "at_once") if getattr(asked, x)])
     live_line = LiveLine()
     watching = call_in_first(lambda: (live_line, *_recorders(asked, cfg, asked.directory))) or ()
     _announce(cfg, f", {asked.num_seeds} seeds" if asked.num_seeds > 1 else "")
@@ -136,8 +135,6 @@ def _select_arguments(function: Callable, asked: Options) -> dict[str, Any]:
 
 def _status(stopped_by: signal.Signals | str | None) -> int:
     """Return the exit status of a run that ended for the reason `stopped_by`."""
-    if stopped_by == STOPPED:
-        return 0
     if stopped_by == "max_hours":
         return EXIT_TIME_IS_UP
     return 128 + stopped_by if isinstance(stopped_by, signal.Signals) and stopped_by != signal.SIGINT else 0

@@ -37,8 +37,7 @@ def import_quietly() -> Iterator[None]:
     """Let the block import a library without warnings, and without changes of the notebook's plotting backend."""
     notebook = builtins.__dict__.pop("__IPYTHON__", None)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         if notebook is not None:

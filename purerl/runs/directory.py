@@ -10,7 +10,6 @@ A directory is data: nothing in it is ever imported, called or executed.
 """
 
 import contextlib
-import functools
 import json
 import os
 import pathlib
@@ -131,8 +130,7 @@ class Directory:
             call_in_first(lambda: _refuse_owned(path))
             if lock := call_in_first(read_errors()(lambda: Lock(path))):
                 entered.callback(lock.release)
-            for store in (self.checkpoints, self.best):
-                call_in_first(functools.partial(prepare, store.directory))
+            call_in_first(lambda: [prepare(store.directory) for store in (self.checkpoints, self.best)])
             for name in (FILE, "evaluations.jsonl"):
                 if (path / name).is_dir():
                     raise config_error("directory", str(path), f"{name} must be a file, but is a directory")

@@ -120,8 +120,7 @@ class Best:
         scored, late = self._scores > -math.inf, self._updates > after
         lost = scored & late
         if self._by not in (None, self._by_before) and (scored & ~late).any():
-            text = f"best_by: {self._by_before} in the checkpoint, {self._by} here"
-            raise CheckpointMismatch(self._store.directory, [text])
+            raise CheckpointMismatch(self._store.directory, [f"best_by: {self._by_before} in the checkpoint, {self._by} here"])
         if lost.any() and after >= updates:  # otherwise the resumed run repeats the evaluation at once
             hint = f"after update {after}, which the resumed run does not reach again, and are chosen anew"
             warn(f"{self._store.directory}: the best states of {lost.sum()} runs are from {hint}")

@@ -53,9 +53,8 @@ def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPoli
     """Describe how two records differ in algorithm, seeds, `exact`, `x64`, config fields, unit of actions and custom objects."""
     text = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
     found = [text(n, saved[n], current[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if saved[n] != current[n]]
-    if saved["algorithm"] == current["algorithm"] and not object_differences(
-        saved["objects"], current["objects"], ("config_class",)
-    ):
+    objects = saved["objects"], current["objects"]
+    if saved["algorithm"] == current["algorithm"] and not object_differences(*objects, ("config_class",)):
         texts = [collapse_equal_params(config_of(record, cls)).to_json() for record in (saved, current)]
         then, now = map(json.loads, texts)
         before, after = (json.loads(text, parse_float=np.float32) for text in texts)  # integers are compared exactly

@@ -25,6 +25,11 @@ def optional(rule: Rule) -> Rule:
     return Rule(f"{rule.text}, or None", lambda x: x is None or rule.holds(x))
 
 
+def tuple_of(parts: str, is_part: Callable[[Any], bool]) -> Rule:
+    """Return the rule for tuples of certain parts."""
+    return Rule(f"must be a tuple of {parts}", lambda xs: isinstance(xs, tuple | list) and all(map(is_part, xs)))
+
+
 def wrong_values(values: dict[str, Any], rules: dict[tuple[str, ...], Rule]) -> list[Problem]:
     """Return a problem for each value that breaks its rule. Each key of `rules` lists the names that share a rule."""
     each = ((name, rule) for names, rule in rules.items() for name in names)
@@ -46,14 +51,8 @@ RULES = {
     ("progress",): optional(Rule("must be True or False", is_flag)),
     ("best_by",): Rule("must be the name of a metric, such as 'episode_info/success'", lambda x: isinstance(x, str)),
     ("directory", "init_from"): optional(Rule("must be a path", lambda x: isinstance(x, str | os.PathLike))),
-    ("init_groups",): Rule(
-        "must be a tuple of groups of parameters, such as ('policy/torso', 'statistics')",
-        lambda xs: isinstance(xs, tuple | list) and all(isinstance(x, str) for x in xs),
-    ),
-    ("recorders",): Rule(
-        "must be a tuple of functions of a Progress, as in (recorder,)",
-        lambda xs: isinstance(xs, tuple | list) and all(map(callable, xs)),
-    ),
+    ("init_groups",): tuple_of("groups of parameters, such as ('policy/torso', 'statistics')", lambda x: isinstance(x, str)),
+    ("recorders",): tuple_of("functions of a Progress, as in (recorder,)", callable),
     ("stop_when",): optional(Rule("must be a function of a Progress, such as purerl.at_return(475)", callable)),
     ("eval_env_params",): optional(Rule("must be a dict of environment parameters", lambda x: isinstance(x, dict))),
 }
@@ -69,10 +68,9 @@ ONLY_WITH = {
 def unused_options(options: dict[str, Any], function: Callable) -> list[Problem]:
     """Return a problem for each argument that differs from the function's default and has no effect."""
     default = {name: x.default for name, x in inspect.signature(function).parameters.items()}
-    unused = [(name, need) for need, names in ONLY_WITH.items() if not options[need] for name in names]
-    return [
-        Problem(name, options[name], f"has no effect without {need}") for name, need in unused if options[name] != default[name]
-    ]
+    is_set = lambda name: options[name] != default[name]
+    unused = [(name, need) for need, names in ONLY_WITH.items() if not options[need] for name in filter(is_set, names)]
+    return [Problem(name, options[name], f"has no effect without {need}") for name, need in unused]
 
 
 def wrong_options(options: dict[str, Any]) -> list[Problem]:

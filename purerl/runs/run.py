@@ -211,17 +211,16 @@ def load(
     if config_class is not None and not (isinstance(config_class, type) and issubclass(config_class, OnPolicyConfig)):
         raise config_error("config_class", config_class, "must be a config class made with purerl.configclass")
     own = {} if config_class is None else custom_class(config_class)
-    missing = {name: x for name, x in record["objects"].items() if name not in given | own}
-    if missing:
-        raise CheckpointMismatch(directory, object_differences(missing, {}))
-    named = {name: {"is": qualified_name(x)} for name, x in own.items()}
-    if found := object_differences(record["objects"], named, ("config_class",)):
+    passed = {name: x for name, x in record["objects"].items() if name in given}  # compared below, when they are made
+    passed |= {name: {"is": qualified_name(x)} for name, x in own.items()}
+    if found := object_differences(record["objects"], passed):
         raise CheckpointMismatch(directory, found)
     hint = f"load has no such argument; the objects of a run are {', '.join(OBJECTS)}"
     raise_if_any([Problem(name, x, hint) for name, x in given.items() if name not in OBJECTS])
     lead, count = _lead(saved), record["num_seeds"]
     if len(lead) > 1:
-        raise config_error("directory", str(directory), f"has states with axes {list(lead)}; read them by purerl.restore")
+        hint = f"has states with axes {list(lead)}; read them by purerl.restore"
+        raise config_error("directory", str(directory), hint)
     seed = None if count is None else record["seed"]
     batch = Batch(config_of(record, config_class), seed, count or (*lead, 1)[0], given, batched=bool(lead))
     described = describe_objects(batch.train.given | own, batch.train.env)
@@ -234,15 +233,6 @@ def load(
         warn(f"{directory}: no evaluation of {', '.join(unscored)} has a score, so the state is not a best one")
     finished = record["best"]["updates"] if best else [saved.updates] * len(batch.labels)
     return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
-
-
-def saved_values(directory: Any) -> dict[str, Any]:
-    """Return the saved config of a run as a dict from field to value. The class of the config is not needed.
-
-    Raises:
-        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
-    """
-    return newest_readable(absolute_path(directory) / "checkpoints").record["config"]
 
 
 def saved_layout(directory: pathlib.Path | None) -> int:
@@ -275,7 +265,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     """
     if isinstance(train, DataParallel):
         check_replicas(state, train.axis_name)
-    path, train = run_directory(directory), _whole(train)
+    path, train = run_directory(directory), train.whole if isinstance(train, DataParallel) else train
     if np.ndim(state.clock.low):  # under `vmap`, every run has a counter
         if any(len(np.unique(x)) > 1 for x in jax.tree.leaves(gather_to_host(state.clock))):
             raise config_error("state", ..., "has runs with different numbers of updates; save each of them alone")
@@ -310,7 +300,7 @@ def restore(directory: Any, train: Train | DataParallel, *, updates: int | None 
         >>> state = purerl.restore("kept", train)
     """
     saved = newest_readable(absolute_path(directory) / "checkpoints", updates)
-    whole = _whole(train)
+    whole = train.whole if isinstance(train, DataParallel) else train
     same = ("algorithm", "config", "x64", "objects", "action_unit")
     current = {**saved.record, **{name: identity(whole, whole.cfg)[name] for name in same}}
     if found := differences(saved.record, current, type(whole.cfg)):
@@ -319,10 +309,6 @@ def restore(directory: Any, train: Train | DataParallel, *, updates: int | None 
         warn(text)
     state = _state(saved, whole, directory)
     return train.place(state) if isinstance(train, DataParallel) else state
-
-
-def _whole(train: Train | DataParallel) -> Train:
-    return train.whole if isinstance(train, DataParallel) else train
 
 
 def _lead(saved: Checkpoint) -> tuple[int, ...]:

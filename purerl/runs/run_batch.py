@@ -14,7 +14,7 @@ from purerl.checks.cautions import warn_of_batch
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import problems
-from purerl.core.errors import ConfigError, Problem, config_error, is_int, raise_if_any
+from purerl.core.errors import Problem, config_error, is_int, raise_if_any
 from purerl.core.types import TrainState
 from purerl.envs import lives_on_host, swept_problems
 from purerl.pure import Train
@@ -22,8 +22,6 @@ from purerl.runs.devices.data_parallel import DATA, state_specs
 from purerl.runs.devices.over_devices import ROWS, over_devices, over_rows, use_cores
 from purerl.runs.devices.processes import process_count
 from purerl.train import make_train
-
-NOT_SPREAD = PartitionSpec()
 
 
 class Batch:
@@ -73,8 +71,7 @@ class Batch:
         if len(sizes) > 1:
             numbers = " and ".join(map(str, sorted(sizes)))
             found.append(Problem("cfg", ..., f"has fields of {numbers} values; all fields of a batch must have the same number"))
-        if found:
-            raise ConfigError(found)
+        raise_if_any(found)
         values = swept_fields(cfg)
         text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in values.items()) or f"config {i}"
         self.pairs, self.differ = pairs_of(cfg, seed, num_seeds), tuple(map(text, range(max(sizes, default=0))))
@@ -102,8 +99,7 @@ class Batch:
             raise config_error("devices_per_run", devices_per_run, hint)
         self.here = self._share_of(self.train)
         own = (objects.get("env"), objects.get("env_params"))
-        if several and (found := swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own)):
-            raise ConfigError(found)
+        raise_if_any(swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own) if several else [])
         self.cfg = cfg.resolve(self.train.env)
         self.configs = tuple(of_config(i).resolve(self.train.env) for i in range(sizes.pop() if several else 1))
         if several:
@@ -144,13 +140,11 @@ class Batch:
 
     def _specs(self, axes: Any) -> Any:
         """Return the `PartitionSpec`s of arguments or results on the mesh, from their run axes (`seed_axes` for a state)."""
-
-        def of_leaf(axis, spec=NOT_SPREAD):
-            return PartitionSpec(ROWS, *spec) if axis == 0 and self.batched else spec
+        of_leaf = lambda axis, spec: PartitionSpec(ROWS, *spec) if axis == 0 and self.batched else spec
 
         def of(axes):
             if not isinstance(axes, TrainState):
-                return of_leaf(axes)
+                return of_leaf(axes, PartitionSpec())
             each = lambda axis, specs: jax.tree.map(functools.partial(of_leaf, axis), specs)
             return jax.tree.map(each, axes, self._state_specs, is_leaf=lambda x: x is None)
 
@@ -220,8 +214,7 @@ def swept_fields(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
 
     In a batch made by `jax.vmap`, where all fields are arrays, only fields whose values differ are returned.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(cfg)
-    batched = {_name(path): np.asarray(x) for path, x in leaves if np.ndim(x)}
+    batched = {_name(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(cfg) if np.ndim(x)}
     return {name: x for name, x in batched.items() if not _is_vmapped(cfg) or len(np.unique(x)) > 1}
 
 

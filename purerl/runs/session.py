@@ -31,14 +31,13 @@ from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.arrays import describe, to_tree
 from purerl.runs.storage.checkpoint import Checkpoint, broadcast_checkpoint, newest_readable
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
-from purerl.runs.trainer import MAX_CHUNK, Trainer
+from purerl.runs.trainer import MAX_CHUNK, Score, Trainer
 from purerl.runs.warm_start import check_layout, last_step, warm_start, warn_of_other_networks
 from purerl.runs.watch import MetricWatch
 
 MAX_SECONDS = 15.0  # longest chunk: a signal takes effect at the end of a chunk
 TIME_IS_UP, STOP_WHEN = 1000, 1001  # outside the range of signal numbers
 REASONS = {TIME_IS_UP: "max_hours", STOP_WHEN: STOPPED}
-Score = Callable[[TrainState], dict[str, np.ndarray]]
 
 
 class Session:
@@ -72,15 +71,11 @@ class Session:
         record = {} if saved is None else saved.record
         self._first_step = last_step(begins_from) if begins_from and options.continue_steps else record.get("first_step", 0)
         layout = trainer.pairs, trainer.differ, trainer.devices_per_run
-        header = Header(row, every, every * self.plan.batch_size, *layout, self._first_step)
-        self.curves = Curves(header, home.file(FILE))
+        self.curves = Curves(Header(row, every, every * self.plan.batch_size, *layout, self._first_step), home.file(FILE))
         # A call without evaluations keeps the evaluation settings of the checkpoint.
         self._evaluated = _protocol(options) or record.get("evaluated")
-        given = {
-            "init_from": None if options.init_from is None else str(absolute_path(options.init_from)),
-            "init_groups": list(options.init_groups),
-            "continue_steps": options.continue_steps,
-        }
+        origin = None if options.init_from is None else str(absolute_path(options.init_from))
+        given = {"init_from": origin, "init_groups": list(options.init_groups), "continue_steps": options.continue_steps}
         self._began = {name: record.get(name, x) for name, x in given.items()}
         for name, x in given.items():
             if x and x != (before := self._began[name]):
@@ -174,7 +169,7 @@ class Session:
             self.seconds = self._start[1] + time.perf_counter() - start
             watch(rows, self.updates, self.updates == last, raises)
             if raises and not self.finite.all():
-                raise _divergence_error(self.state, rows, self.finite, self.updates, self.trainer.labels)
+                raise self._divergence_error(rows)
             if is_first():
                 self.curves.append(rows)
                 self._stopping.append(rows)
@@ -194,10 +189,9 @@ class Session:
 
     def _shorten(self, length: int) -> int:
         """Return the length of the next chunk, at most up to the next save, evaluation or `stop_when` due by updates."""
-        intervals = (self.options.save_every, self.options.keep_every, self.options.eval_every)
+        intervals = (self.options.save_every, self.options.keep_every, self.options.eval_every, *self._stopping.every)
         until_due = (every - self.updates % every for every in intervals if every)
-        left = self.plan.num_updates - self.updates
-        return min(length, MAX_CHUNK, left, *until_due, *self._stopping.until_due(self.updates))
+        return min(length, MAX_CHUNK, self.plan.num_updates - self.updates, *until_due)
 
     def _chunk(self, length: int) -> dict[str, Any]:
         """Train for this many updates, and return their metrics."""
@@ -223,9 +217,8 @@ class Session:
 
     def _progress(self, metrics: dict[str, Any] | None = None) -> Progress:
         newest = self.evaluations.newest() if self.options.eval_every else None
-        return Progress(
-            self.plan, self.trainer.labels, self.updates, self.seconds, metrics or {}, self._start, newest, self._first_step
-        )
+        done = self.updates, self.seconds
+        return Progress(self.plan, self.trainer.labels, *done, metrics or {}, self._start, newest, self._first_step)
 
     def _evaluate(self, score: Score) -> None:
         columns, whole = score(self.state), gather_to_host(self.state)
@@ -278,6 +271,22 @@ class Session:
             return False
         return True
 
+    def _divergence_error(self, rows: dict[str, Any]) -> Exception:
+        """Return the error that names the update, the run and an array that is not finite."""
+        run = int(np.argmin(self.finite))
+        learned = gather_to_host({name: getattr(self.state, name) for name in LEARNT})
+        of_run = jax.tree.map(lambda x: x[run] if len(self.finite) > 1 else x, learned)
+        totals = np.stack([np.atleast_2d(jax.tree.leaves(metric)[0])[run] for metric in rows.values()])
+        bad = ~np.isfinite(totals).all(0)
+        first = self.updates - totals.shape[1] + 1 + (int(np.argmax(bad)) if bad.any() else totals.shape[1] - 1)
+        leaf = first_bad_leaf(of_run)
+        return NotFiniteError(
+            f"{self.trainer.labels[run]}: {leaf} has not been finite since update {first}. Checkpoints are from earlier updates. "
+            "Check the environment with purerl.check_env; if its numbers are finite, a lower lr or max_grad_norm may help. "
+            "nonfinite='reset' resets environments with NaN or infinite numbers, nonfinite='freeze' skips updates with NaN, "
+            "and on_nonfinite='ignore' continues training"
+        )
+
 
 def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:
     """Return the settings of evaluations, for the record of a checkpoint; None without evaluations."""
@@ -286,22 +295,3 @@ def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:
     params = {name: np.asarray(x).tolist() for name, x in (options.eval_env_params or {}).items()}
     how = {"episodes": options.eval_episodes, "deterministic": bool(options.eval_deterministic)}
     return {**how, "max_steps": options.eval_max_steps, "env_params": params}  # the last two can change the task
-
-
-def _divergence_error(
-    state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]
-) -> Exception:
-    """Return the error that names the update, the run and an array that is not finite."""
-    run = int(np.argmin(finite))
-    learned = gather_to_host({name: getattr(state, name) for name in LEARNT})
-    of_run = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, learned)
-    totals = np.stack([np.atleast_2d(jax.tree.leaves(metric)[0])[run] for metric in rows.values()])
-    bad = ~np.isfinite(totals).all(0)
-    first = updates - totals.shape[1] + 1 + (int(np.argmax(bad)) if bad.any() else totals.shape[1] - 1)
-    leaf = first_bad_leaf(of_run)
-    return NotFiniteError(
-        f"{labels[run]}: {leaf} has not been finite since update {first}. Checkpoints are from earlier updates. "
-        "Check the environment with purerl.check_env; if its numbers are finite, a lower lr or max_grad_norm may help. "
-        "nonfinite='reset' resets environments with NaN or infinite numbers, nonfinite='freeze' skips updates with NaN, "
-        "and on_nonfinite='ignore' continues training"
-    )

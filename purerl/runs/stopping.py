@@ -32,7 +32,7 @@ class Stopping:
     """
 
     def __init__(self, rule: Rule | None, every: tuple[int, ...], row: np.dtype, saved: Checkpoint | None = None):
-        self._rule, self._every, self._row = rule, tuple(n for n in every if n) if rule else (), row
+        self._rule, self.every, self._row = rule, tuple(n for n in every if n) if rule else (), row
         arrays, record = (saved.arrays, saved.record) if saved is not None else ({}, {})
         self._asked = _restore(arrays, _nothing(row))
         self.was_stopped = rule is not None and record.get("stopped_by") == STOPPED
@@ -42,10 +42,6 @@ class Stopping:
         """Return the metrics since the rule's last call, as a part of a checkpoint's tree."""
         return {"asked": self._asked} if self._rule else {}
 
-    def until_due(self, updates: int) -> list[int]:
-        """Return, for each interval, the number of updates until the rule's next call."""
-        return [every - updates % every for every in self._every]
-
     def append(self, rows: Rows) -> None:
         """Add the metrics of a chunk, leaves `[..., updates]`."""
         if self._rule:
@@ -53,14 +49,12 @@ class Stopping:
 
     def is_over(self, progress: Progress) -> bool:
         """Return True if the rule is due and ends the run. The rule receives `progress` with the metrics since its last call."""
-        if self._rule is None or not any(progress.updates % every == 0 for every in self._every) or not is_first():
+        if self._rule is None or not any(progress.updates % every == 0 for every in self.every) or not is_first():
             return False
         found = self._rule(progress._replace(metrics=self._asked))
         if np.size(found) != 1:
-            hint = (
-                f"returned {np.size(found)} values, not one; reduce the values of several runs, for example by .mean() or .all()"
-            )
-            raise config_error("stop_when", ..., hint)
+            hint = "not one; reduce the values of several runs, for example by .mean() or .all()"
+            raise config_error("stop_when", ..., f"returned {np.size(found)} values, {hint}")
         if found:
             return True
         self._asked = _nothing(self._row)

@@ -27,6 +27,7 @@ from purerl.runs.devices.processes import gather_to_host
 from purerl.runs.run_batch import Batch, state_at, swept_fields
 from purerl.runs.storage.checkpoint import Checkpoint
 
+Score = Callable[[TrainState], dict[str, np.ndarray]]
 MAX_CHUNK = 1024  # largest number of updates in a chunk: the size of the metrics buffer
 
 
@@ -40,13 +41,7 @@ class Trainer(Batch):
     pairs: tuple[tuple[int | None, int], ...]  # here all seeds are known
 
     def __init__(
-        self,
-        cfg: OnPolicyConfig,
-        seed: int,
-        num_seeds: int,
-        exact: bool,
-        objects: dict[str, Any],
-        devices_per_run: int,
+        self, cfg: OnPolicyConfig, seed: int, num_seeds: int, exact: bool, objects: dict[str, Any], devices_per_run: int
     ):
         super().__init__(cfg, seed, num_seeds, objects, devices_per_run=devices_per_run)
         self._exact = exact
@@ -137,9 +132,7 @@ class Trainer(Batch):
         """Return the bytes that `chunk` needs on each device, as reported by the compiler."""
         return needed_bytes(self._chunk)
 
-    def evaluation(
-        self, num_episodes: int, best_by: str = "episode_return", **options: Any
-    ) -> Callable[[TrainState], dict[str, np.ndarray]]:
+    def evaluation(self, num_episodes: int, best_by: str = "episode_return", **options: Any) -> Score:
         """Return a function from a state to means over `num_episodes` episodes, each `[runs]`.
 
         The means are those of returns, lengths, finished episodes and each scalar entry of `info/...` and `episode_info/...`.

@@ -62,9 +62,7 @@ def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory:
         warn(f"init_from = {str(directory)!r}: {', '.join(changed)}, so that the copied networks may compute something else here")
 
 
-def warm_start(
-    state: TrainState, saved: Checkpoint, directory: Any, action_unit: str, groups: tuple[str, ...] = ()
-) -> TrainState:
+def warm_start(state: TrainState, saved: Checkpoint, directory: Any, unit: str, groups: tuple[str, ...] = ()) -> TrainState:
     """Return a state with the parameters and statistics of another run, from its checkpoint in a directory.
 
     With `groups`, only these groups of parameters, such as "policy/torso", are copied, and the statistics only if "statistics" is
@@ -79,7 +77,7 @@ def warm_start(
         ConfigError: the parameters, the statistics or the units of actions do not fit, a group does not exist, or all saved runs
           have diverged.
     """
-    if found := unit_differences(saved.record, action_unit):
+    if found := unit_differences(saved.record, unit):
         raise ConfigError([Problem("init_from", str(directory), text) for text in found])
     leaves = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path({"state": state})}
     both = all(any(name.startswith(INTRINSIC) for name in names) for names in (leaves, saved.arrays))

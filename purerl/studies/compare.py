@@ -115,7 +115,8 @@ def _add(read: dict[str, dict[str, RunScores]], entry: str, task: str, one: RunS
         faults = [f"seed {seed} of {task} twice" for seed in sorted(twice)]
         faults += [f"runs of {task} with different {what}" for what, same in alike.items() if not same]
         if faults:
-            raise config_error("entries", str(directory), f"{entry} would have {faults[0]}; use different names: a=DIR b=DIR")
+            hint = f"{entry} would have {faults[0]}; use different names: a=DIR b=DIR"
+            raise config_error("entries", str(directory), hint)
         join = lambda name: np.concatenate([getattr(before, name), getattr(one, name)])
         one = one._replace(seeds=before.seeds + one.seeds, scores=join("scores"), curve=join("curve"))
     of_tasks[task] = one

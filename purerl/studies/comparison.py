@@ -270,7 +270,7 @@ class Comparison:
 
 def _with_interval(scores: list[np.ndarray]) -> tuple[float, float, float]:
     low, high = statistics.stratified_interval(scores)
-    return float(statistics.statistic_over_tasks(scores)), float(low), float(high)
+    return float(statistics.iqm(np.concatenate(scores))), float(low), float(high)
 
 
 def _at(one: RunScores, shares: np.ndarray) -> np.ndarray:

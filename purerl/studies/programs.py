@@ -3,17 +3,15 @@
 import contextlib
 import pathlib
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import CheckpointMismatch, warn
+from purerl.core.errors import CheckpointMismatch
 from purerl.runs.devices.over_devices import available_bytes
 from purerl.runs.directory import PLAN, Lock
 from purerl.runs.fit import evaluation_of
 from purerl.runs.options import OBJECTS
 from purerl.runs.storage.checkpoint import saved_updates
-from purerl.runs.storage.object_values import numbers_of, other_numbers
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies.reading import has_begun, read_plan, refuse_another
@@ -52,11 +50,6 @@ def runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]
     runs = Trainer(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
     evaluation_of(runs, options)
     return runs
-
-
-def numbers_in(runs: Iterable[Trainer]) -> dict[str, str]:
-    """Return the values in the custom objects of these runs, by path."""
-    return next((numbers_of(x.train.given, x.train.env) for x in runs), {})
 
 
 def count_fitting(runs: Trainer, most: int) -> int:
@@ -98,7 +91,5 @@ def read_at_once(home: pathlib.Path, wanted: dict[str, Any], numbers: dict[str, 
         raise CheckpointMismatch(home, ["the directory contains a run, not a sweep"])
     if saved is None or not has_begun(home):  # killed before its first checkpoint
         return None
-    refuse_another(home / PLAN, saved, wanted)
-    for text in other_numbers(saved.get("numbers", {}), numbers):
-        warn(text)
+    refuse_another(home / PLAN, saved, wanted, numbers)
     return saved["at_once"]

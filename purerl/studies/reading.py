@@ -21,6 +21,7 @@ from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record, saved_updates
 from purerl.runs.storage.files import read_errors, read_file
+from purerl.runs.storage.object_values import other_numbers
 from purerl.studies.tasks import Task, is_of_task, task_of
 
 RECORDING = ("total_timesteps", "metrics_every", "info", "episode_info")  # fields that seeds of one entry may differ in
@@ -123,12 +124,10 @@ def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
     """
     if not file.exists():
         return None
-    try:
+    with contextlib.suppress(ValueError):
         plan = json.loads(read_file(file))
         if isinstance(plan, dict) and is_int(plan.get("at_once")):
             return plan
-    except ValueError:
-        pass
     raise CheckpointCorrupt(f"{file} is damaged; the directory cannot be resumed without this file")
 
 
@@ -137,12 +136,14 @@ def has_begun(home: pathlib.Path) -> bool:
     return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
 
 
-def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise a CheckpointMismatch if the saved plan of a study or sweep differs from the wanted plan."""
+def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, Any], numbers: dict[str, str]) -> None:
+    """Raise a CheckpointMismatch if the saved plan of a study or sweep differs from the wanted plan; warn of other `numbers`."""
     wanted = json.loads(json.dumps(wanted))
     if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
         differ = [f"{name}: {saved.get(name)!s:.100} in {file.name}, {wanted[name]!s:.100} here" for name in changed]
         raise CheckpointMismatch(file.parent, differ)
+    for text in other_numbers(saved.get("numbers", {}), numbers):
+        warn(text)
 
 
 @read_errors()

@@ -31,23 +31,18 @@ def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:
     return 0 if rung < 0 else max(rung + 1, num_updates >> (rungs - 1 - rung))
 
 
-def trials_continue(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
-    """Return True for each score whose trial continues: the score is not below the median of all scores at the same rung.
+def is_kept(score: float, scores: Sequence[float]) -> bool:
+    """Return True if a trial continues: its score is not below the median of all scores at its rung.
 
     The rule was chosen by a simulation, `tests/benchmarks/pruning.py`. A rule that allows for the noise of scores
     finds no better trials in the same number of steps: it favours noisy trials.
 
     Args:
-        values: `[scores]`, each a mean over a trial's seeds after a rung; NaN if unknown. An unknown score stops no trial.
-        rungs: `[scores]` rung of each score.
+        score: the trial's mean over its seeds after the rung; NaN if unknown. An unknown score stops no trial.
+        scores: all scores at the rung so far, including this one.
     """
-    reported, at = np.asarray(values, float), np.asarray(rungs)
-    kept = np.ones(len(reported), bool)
-    for rung in np.unique(at):
-        here = (at == rung) & ~np.isnan(reported)
-        if here.any():
-            kept[here] = reported[here] >= np.median(reported[here])
-    return kept
+    known = [x for x in scores if not np.isnan(x)]
+    return bool(np.isnan(score)) or score >= np.median(known)
 
 
 def check_program(train: Train, rungs: int) -> None:

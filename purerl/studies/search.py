@@ -95,8 +95,7 @@ class Search:
         study, places = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING), list(range(len(known)))
         tried = {space.format_point(point, space.EXACT) for point in known}
         for _ in range(count):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # PartialFixedSampler warns that it is experimental
+            with warnings.catch_warnings(action="ignore"):  # PartialFixedSampler warns that it is experimental
                 study.sampler = samplers.PartialFixedSampler(fixed, sampler) if fixed else sampler
             trial, words = self._ask_new(study, tried)
             if words in tried:
@@ -107,8 +106,7 @@ class Search:
             places.append(trial.number)
             drawn.append(trial.params)
             fixed = {path: trial.params[path] for path in static}
-        asked = study.trials
-        self._attrs |= {number: asked[place].system_attrs for number, place in enumerate(places)}
+        self._attrs |= {number: study.trials[place].system_attrs for number, place in enumerate(places)}
         return drawn
 
     def _ask_new(self, study: Any, tried: set[str]) -> tuple[Any, str]:
@@ -132,8 +130,7 @@ class Search:
     def importance(self, steps: Sequence[Step]) -> dict[str, float]:
         """Return each parameter's importance for being in the best tenth of completed trials (sum 1); {} without trials."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with warnings.catch_warnings(action="ignore"):
                 study = self._study(steps, self._optuna.trial.TrialState.RUNNING)
                 return {path: float(x) for path, x in self._optuna.importance.get_param_importances(study).items()}
         except (ValueError, RuntimeError, ImportError):  # Optuna cannot compute importances
@@ -190,8 +187,7 @@ def _word(value: Any) -> str:
 
 def _import_optuna() -> Any:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Optuna's progress bars warn about notebooks
+        with warnings.catch_warnings(action="ignore"):  # Optuna's progress bars warn about notebooks
             import optuna
     except ImportError as error:
         raise config_error("tune", ..., "needs optuna; run pip install '.[tune]'") from error

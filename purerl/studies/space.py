@@ -317,11 +317,9 @@ def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> li
 
 def _range_of(text: str, given: str) -> Range:
     low, high, *rest = given.split(":")
-    try:
+    with contextlib.suppress(ValueError):
         if rest in ([], ["log"]):
             return Range(float(low), float(high), bool(rest))
-    except ValueError:
-        pass
     raise config_error(text, given, "is not a range of numbers; write field=value,value or field=low:high or field=low:high:log")
 
 

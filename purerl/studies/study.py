@@ -15,10 +15,9 @@ from purerl.core.errors import CheckpointError, CheckpointMismatch, warn
 from purerl.runs.directory import PLAN, STUDY
 from purerl.runs.storage.checkpoint import Store, prepare, saved_updates
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, read_file
-from purerl.runs.storage.object_values import other_numbers
 from purerl.studies import space
 from purerl.studies.reading import read_plan, refuse_another
-from purerl.studies.rungs import Arrays, RungTrainer, split, trials_continue
+from purerl.studies.rungs import Arrays, RungTrainer, is_kept, split
 from purerl.studies.search import Search
 from purerl.studies.steps import Step, Trial, line_of, step_of, trials_of
 
@@ -62,9 +61,7 @@ class Study:
             atomic_write(home / STUDY, json.dumps(plan, indent=1).encode())
         else:
             numbers = plan.pop("numbers", {})
-            refuse_another(home / STUDY, saved, plan)
-            for text in other_numbers(saved.get("numbers", {}), numbers):
-                warn(text)
+            refuse_another(home / STUDY, saved, plan, numbers)
         prepare(home / "waiting")
         self._store = Store(home / "waiting", keep=2**31 - 1)
         journal, lines = home / "trials.jsonl", []
@@ -150,10 +147,9 @@ class Study:
         if self.search.pruner is not None:
             pruned = self.search.trials_to_prune(self.steps, step)
             return tuple(number for number in whole if number in step.unknown or number not in pruned)
-        every = [(x.rung, value) for x in (*self.steps, step) for value in x.values]
-        rungs, values = zip(*every, strict=True)
-        kept = dict(zip(step.trials, trials_continue(values, rungs)[-len(step.trials) :], strict=True))
-        return tuple(number for number in whole if kept[number])
+        scores = [value for x in (*self.steps, step) if x.rung == step.rung for value in x.values]
+        kept = {number for number, value in zip(step.trials, step.values, strict=True) if is_kept(value, scores)}
+        return tuple(number for number in whole if number in kept)
 
     def _remove_old_states(self) -> None:
         """Remove the states from which no further rung begins."""

@@ -27,8 +27,9 @@ from purerl.runs.logging.console import format_count
 from purerl.runs.options import SEED, int_from, optional, wrong_values
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.files import atomic_write, write_errors
+from purerl.runs.storage.object_values import numbers_of
 from purerl.studies import space
-from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, numbers_in, read_at_once, runs_of
+from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, read_at_once, runs_of
 from purerl.studies.reading import Summary, final_returns, has_begun, has_current_evaluation, summary_of
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
@@ -158,16 +159,12 @@ class Sweep:
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
     ) -> tuple[Program, ...]:
         """Return the programs of the sweep that was begun in a directory, or new programs."""
-        plan = {
-            "algorithm": algorithm_of(self.cfg),
-            "config": {**json.loads(self.cfg.to_json()), "total_timesteps": None},
-            "points": [{path: space.to_json(x) for path, x in point.items()} for point in self.points],
-            "seed": seed,
-            "num_seeds": num_seeds,
-        }
+        config = {**json.loads(self.cfg.to_json()), "total_timesteps": None}
+        points = [{path: space.to_json(x) for path, x in point.items()} for point in self.points]
+        plan = {"algorithm": algorithm_of(self.cfg), "config": config, "points": points, "seed": seed, "num_seeds": num_seeds}
         alone = process_count() == 1
         runs = [runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
-        numbers = numbers_in(runs)
+        numbers = next((numbers_of(x.train.given, x.train.env) for x in runs), {})
         saved = None if home is None else call_in_first(lambda: read_at_once(home, plan, numbers))
         most = len(self.points)
         fit_at_once = lambda: min((count_fitting(x, most) for x in runs), default=most)

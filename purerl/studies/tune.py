@@ -46,15 +46,14 @@ from purerl.studies.tasks import is_of_task
 from purerl.train import make_train
 
 MOST_AT_ONCE = 16
+_is_pruner = lambda x: callable(getattr(x, "prune", None)) and not callable(x)
 RULES = {
     ("trials", "num_seeds", "rungs", "finalists", "final_seeds"): int_from(1),
     ("at_once",): optional(int_from(1)),
     ("seed",): int_from(0),
     ("search_hours", "max_hours"): HOURS,
     ("sampler", "watch"): optional(Rule("must be a function", callable)),
-    ("pruner",): optional(
-        Rule("must be an Optuna pruner object", lambda x: callable(getattr(x, "prune", None)) and not callable(x))
-    ),
+    ("pruner",): optional(Rule("must be an Optuna pruner object", _is_pruner)),
 }
 MOST_CHECKED = 32  # with more combinations of static values, only the first is checked before training
 
@@ -200,8 +199,7 @@ def tune(
         if limit() is not None:
             return _result(study, limit(), [])
         if unjudged := sum(len(step.unknown) for step in study.steps):
-            text = f"{unjudged} times, a trial without a score was kept, since some seed finished no episode in the rung"
-            warn(text)
+            warn(f"{unjudged} times, a trial without a score was kept, since some seed finished no episode in the rung")
         if not best:
             status = [trial.status for trial in study.trials()]
             counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
@@ -209,7 +207,7 @@ def tune(
         if line.is_live:
             of_best, of_seeds = format_count(len(best), "finalist"), format_count(final_seeds, "new seed")
             line.console.print(f"training {of_best}, and the best of them with {of_seeds}")
-        return _finals(study, best, num_seeds, final_seeds, home, deadline, objects)
+        return _finals(study, best, final_seeds, home, deadline, objects)
 
 
 def _check_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> dict[str, Any]:
@@ -220,8 +218,7 @@ def _check_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs:
     """
     first: dict[str, space.Values] = {path: x[:1] if isinstance(x, tuple) else (x.low,) for path, x in static.items()}
     points = space.all_points(static if space.num_points(cfg, static) <= MOST_CHECKED else first)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # each program warns when it is trained
+    with warnings.catch_warnings(action="ignore"):  # each program warns when it is trained
         trains = [make_train(space.with_values(cfg, point), **objects) for point in points]
     for train in trains:
         check_program(train, rungs)
@@ -231,9 +228,7 @@ def _check_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs:
     return {name: described[name] for name in ("objects", "numbers")}
 
 
-def _finals(
-    study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any
-) -> TuneResult:
+def _finals(study: Study, best: list[Trial], final_seeds: int, home: Any, deadline: float, objects: Any) -> TuneResult:
     """Train the finalists on the seeds after those of the search, and the winner on the seeds after those of the finalists."""
 
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
@@ -244,6 +239,7 @@ def _finals(
         return result
 
     spent: list[Progress] = []
+    num_seeds = study.search.options["num_seeds"]
     seed = study.search.options["seed"] + num_seeds
     name = f"finalists/{len(best)}-of-{len(study.trials())}"  # with more trials, a later call may have other finalists
     chosen = train(tuple(trial.point for trial in best), name, seed, num_seeds)

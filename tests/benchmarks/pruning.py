@@ -1,4 +1,4 @@
-"""Simulated studies that chose the rule for stopping trials after a rung (`purerl.studies.rungs.trials_continue`).
+"""Simulated studies that chose the rule for stopping trials after a rung (`purerl.studies.rungs.is_kept`).
 
 python -m tests.benchmarks.pruning
 
@@ -15,7 +15,7 @@ import itertools
 
 import numpy as np
 
-from purerl.studies.rungs import trials_continue
+from purerl.studies.rungs import is_kept
 
 TRIALS, STUDIES = 16, 300
 SEEDS, NOISE, SPREAD, RUNGS = (2, 4, 8), (0.5, 1.0, 2.0), (0.0, 0.7), (2, 3, 4)
@@ -23,7 +23,7 @@ RHO = 0.8  # the correlation of true scores from one rung to the next
 
 
 def shipped(means, errors):
-    return trials_continue(means, np.zeros(len(means)))
+    return np.array([is_kept(x, means) for x in means])
 
 
 def both_optimistic(means, errors):

@@ -33,7 +33,7 @@ def test_statistics_match_their_definitions():
     rng = np.random.default_rng(0)
     scores = [rng.normal(size=8), rng.normal(1, 2, size=12), rng.normal(size=4)]
     every = np.concatenate(scores)
-    np.testing.assert_allclose(statistics.statistic_over_tasks(scores), trim_mean(every, 0.25), rtol=1e-12)
+    np.testing.assert_allclose(statistics.iqm(every), trim_mean(every, 0.25), rtol=1e-12)
     low, high = statistics.stratified_interval(scores)
     resampled = [trim_mean(np.concatenate([rng.choice(x, len(x)) for x in scores]), 0.25) for _ in range(4000)]
     np.testing.assert_allclose([low, high], np.percentile(resampled, [2.5, 97.5]), atol=0.05)

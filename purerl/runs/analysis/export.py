@@ -11,13 +11,12 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import tree_leaves_with_path as leaves_with_path
 
 from purerl.acting.policy import Policy
 from purerl.acting.rollout import one_step
 from purerl.core.errors import config_error
 from purerl.core.platform import for_cpu_alone
-from purerl.core.spaces import action_shapes
+from purerl.core.spaces import action_shapes, entries_of
 from purerl.core.types import PyTree, TrainState
 from purerl.pure import Train
 from purerl.runs.storage.files import atomic_write, write_errors
@@ -88,12 +87,9 @@ def _program_of(policy: Policy, obs: PyTree, carry: PyTree, platforms: tuple[str
 
     B = jax.export.symbolic_shape("B")[0]
     shaped = lambda x: jax.ShapeDtypeStruct((B, *x.shape[1:]), x.dtype)
-    arguments = (
-        *jax.tree.map(shaped, (carry, obs, jax.ShapeDtypeStruct((1,), bool))),
-        jax.ShapeDtypeStruct((2,), jnp.uint32),
-        jax.ShapeDtypeStruct((), bool),
-    )
-    return bytes(jax.export.export(jax.jit(act), platforms=platforms)(*arguments).serialize())
+    of_rows = jax.tree.map(shaped, (carry, obs, jax.ShapeDtypeStruct((1,), bool)))
+    key_data, deterministic = jax.ShapeDtypeStruct((2,), jnp.uint32), jax.ShapeDtypeStruct((), bool)
+    return bytes(jax.export.export(jax.jit(act), platforms=platforms)(*of_rows, key_data, deterministic).serialize())
 
 
 def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
@@ -130,9 +126,8 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
         action = outputs.policy.env_action(outputs.policy.mode(), policy.action_space)
         return {"action": action} | ({"next": {"carry": after}} if recurrent else {})
 
-    flat = lambda tree: {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves_with_path(tree)}
-    shapes = flat(given)
-    names = list(flat({"action": action_shapes(policy.action_space)} | ({"next": {"carry": carry}} if recurrent else {})))
+    shapes = entries_of(given)
+    names = list(entries_of({"action": action_shapes(policy.action_space)} | ({"next": {"carry": carry}} if recurrent else {})))
     try:
         for name in ("jax2onnx", "onnx_ir"):  # the converter warns about each of its parts that this machine does not support
             logging.getLogger(name).setLevel(logging.ERROR)
@@ -148,7 +143,7 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
         inputs, trial, largest = [x.name for x in session.get_inputs()], _trial(shapes), 0.0
         for step in range(5):
             found = dict(zip(names, session.run(None, {name: trial[name] for name in inputs}), strict=True))
-            expected = flat(act(*trial.values()))
+            expected = entries_of(act(*trial.values()))
             distance = lambda x, y: float((np.abs(np.asarray(x, float) - y) / (1 + np.abs(y))).max())
             largest = np.max([largest, *(distance(found[name], expected[name]) for name in names)])  # NaN stays
             kept = {name: np.asarray(expected[f"next/{name}"]) for name in shapes if f"next/{name}" in expected}

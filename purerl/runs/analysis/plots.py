@@ -1,6 +1,7 @@
 """Learning curves of runs in directories."""
 
 import contextlib
+import functools
 import os
 import pathlib
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import newest_record
 from purerl.runs.storage.files import write_errors
 
-CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
+CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", functools.partial(np.mean, axis=0))}
 POINTS = 60  # maximum number of points of a curve
 
 

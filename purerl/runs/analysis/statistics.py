@@ -8,11 +8,6 @@ FEW = 5  # with fewer seeds, intervals are too narrow
 COVERAGE = {2: 50, 3: 75, 4: 88}  # by number of seeds: at most this % of intervals contain the true value
 
 
-def mean(scores: np.ndarray) -> np.ndarray:
-    """Return the mean over the first axis, `[seeds, ...] -> [...]`."""
-    return np.mean(scores, axis=0)
-
-
 def iqm(scores: np.ndarray) -> np.ndarray:
     """Return the interquartile mean over the first axis, `[seeds, ...] -> [...]`.
 
@@ -74,15 +69,10 @@ def format_spread(values: np.ndarray) -> str:
 Statistic = Callable[[np.ndarray], np.ndarray]
 
 
-def statistic_over_tasks(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray:
-    """Return a statistic over the pooled scores of all tasks, each `[seeds, ...]`."""
-    return statistic(np.concatenate(list(scores)))
-
-
 def stratified_interval(
     scores: Sequence[np.ndarray], statistic: Statistic = iqm, resamples: int = 10_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % percentile interval of `statistic_over_tasks`, by a bootstrap that resamples seeds within each task.
+    """Return the 95 % percentile interval of a statistic of all scores, by a bootstrap that resamples seeds within each task.
 
     With one task, the result is that of `interval`. If a task has one seed, both ends are NaN.
 

@@ -109,8 +109,7 @@ class Reports:
         for i, recorder in enumerate(self._recorders):
             if i not in self._failed and (error := self._error_of(recorder, method, *args)) is not None:
                 self._failed.add(i)
-                hint = "and is skipped until the next checkpoint"
-                warn(f"the recorder {recorder!r} failed {hint}: {error!r}")
+                warn(f"the recorder {recorder!r} failed and is skipped until the next checkpoint: {error!r}")
 
     def _error_of(self, recorder: Any, method: str, *args: Any) -> Exception | None:
         try:

@@ -31,8 +31,7 @@ def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
 
 def describe(tree: PyTree) -> dict[str, str]:
     """Return a dict from the path of each leaf to its dtype and shape, such as `float32[64, 4]`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
+    return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def leaf_differences(saved: dict[str, str], wanted: dict[str, str]) -> list[str]:

@@ -8,6 +8,7 @@ a kill cut the line off, or another process is about to write the rest.
 """
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -29,21 +30,16 @@ def checksum(data: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def write_errors(path: Any) -> Iterator[None]:
-    """Turn an OSError of a write into a CheckpointError that names the file."""
+def _os_errors(what: str, path: Any = None) -> Iterator[None]:
+    """Turn an OSError into a CheckpointError that names the file: `path`, or that of the OSError. Also works as a decorator."""
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"{path} could not be written: {error.strerror or error}") from None
+        raise CheckpointError(f"{path or error.filename} {what}: {error.strerror or error}") from None
 
 
-@contextlib.contextmanager
-def read_errors() -> Iterator[None]:
-    """Turn an OSError of a read into a CheckpointError that names the file. Also works as a decorator."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{error.filename} cannot be read: {error.strerror or error}") from None
+write_errors = functools.partial(_os_errors, "could not be written")
+read_errors = functools.partial(_os_errors, "cannot be read")
 
 
 class AppendOnlyFile:

@@ -139,11 +139,9 @@ def _parts(x: Any) -> dict[str, Any]:
     methods = _methods(type(x))
     if dataclasses.is_dataclass(x):
         return methods | {field.name: getattr(x, field.name, None) for field in dataclasses.fields(x)}
-    attributes = getattr(x, "__dict__", None)
+    attributes = found if type(found := getattr(x, "__dict__", None)) is dict else {}
     is_cached = lambda name: isinstance(getattr(type(x), name, None), functools.cached_property)
-    return methods | (
-        {name: part for name, part in attributes.items() if not is_cached(name)} if type(attributes) is dict else {}
-    )
+    return methods | {name: part for name, part in attributes.items() if not is_cached(name)}
 
 
 def _methods(kind: type) -> dict[str, types.FunctionType]:
@@ -161,12 +159,9 @@ def _is_installed(function: types.FunctionType) -> bool:
 
 def _hash_of_code(code: types.CodeType, doc: str | None) -> int:
     """Return a hash of the instructions, names and constants of a function, without its docstring and line numbers."""
-    constants = []
-    for x in code.co_consts:
-        if isinstance(x, types.CodeType):
-            constants.append(_hash_of_code(x, None))
-        elif doc is None or x != doc:
-            constants.append(sorted(map(repr, x)) if isinstance(x, frozenset) else repr(x))
+    text = lambda x: sorted(map(repr, x)) if isinstance(x, frozenset) else repr(x)
+    kept = [x for x in code.co_consts if doc is None or x != doc]
+    constants = [_hash_of_code(x, None) if isinstance(x, types.CodeType) else text(x) for x in kept]
     return int(hashlib.sha256(repr((code.co_code, code.co_names, constants)).encode()).hexdigest()[:8], 16)
 
 

@@ -3,6 +3,7 @@
 Descriptions contain names, shapes and numbers, for comparison only. Nothing read from a directory is ever imported or called.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -130,13 +131,8 @@ def versions(env_id: str) -> dict[str, str]:
     """
     found, (suite, slash, _) = {}, env_id.partition("/")
     for name in (*PACKAGES, *(OF_SUITES.get(suite, (suite,)) if suite and slash else ())):
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     values = jax.config.values
-    return {
-        **found,
-        "platform": jax.default_backend(),
-        "prng": f"{values['jax_default_prng_impl']}, partitionable {values['jax_threefry_partitionable']}",
-    }
+    prng = f"{values['jax_default_prng_impl']}, partitionable {values['jax_threefry_partitionable']}"
+    return {**found, "platform": jax.default_backend(), "prng": prng}
