@@ -252,10 +252,10 @@ def _with_one_clock(update: Callable) -> Callable:
     one = refuse_vmap("state", f"has an update counter for each run, but runs must share one counter; {hint}")
 
     @functools.wraps(update)
-    def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+    def update_with_one_clock(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         return update(state.replace(clock=one(state.clock)))
 
-    return checked
+    return update_with_one_clock
 
 
 def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:

@@ -181,8 +181,8 @@ def scale_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Array
     if not cfg.normalize_reward:
         return reward
     scale = jax.lax.rsqrt(statistics.reward.moments.variance + EPSILON)
-    scaled = lambda r: jnp.clip(r * scale, -cfg.reward_clip, cfg.reward_clip)
-    return scaled(reward) if reward.ndim == 2 else reward.at[..., 0].set(scaled(reward[..., 0]))
+    scale_one = lambda r: jnp.clip(r * scale, -cfg.reward_clip, cfg.reward_clip)
+    return scale_one(reward) if reward.ndim == 2 else reward.at[..., 0].set(scale_one(reward[..., 0]))
 
 
 def reward_sums(

@@ -146,7 +146,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         after = state.replace(obs=merge(state.obs, read(steps.next_obs)), scale=scale)
         return paid, after, {"bonus": mean_of(bonus), "intrinsic_reward": mean_of(paid)}
 
-    def training(state: RNDState, steps: Transition, key: jax.Array) -> RNDBatch:
+    def prepare(state: RNDState, steps: Transition, key: jax.Array) -> RNDBatch:
         seen = seen_of(steps.next_obs)
         features = apply(random_net, state.target, standardise(state.obs, seen))
         counts = jax.random.bernoulli(key, settings.predictor_fraction, steps.first.shape)
@@ -157,7 +157,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         error = predictor_loss(predicted, seen.features, seen.counts)
         return error, {"predictor_loss": error}
 
-    return Intrinsic(init, reward, training, loss)
+    return Intrinsic(init, reward, prepare, loss)
 
 
 def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array) -> jax.Array:
@@ -199,7 +199,7 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
         reward: `(state, Transition [T, B] with next_obs) -> (reward [T, B], state)`.
     """
 
-    def paid(params, state, steps):
+    def reward_steps(params, state, steps):
         found = reward(state, steps)
         if not (isinstance(found, tuple | list) and len(found) == 2):
             raise config_error("intrinsic", type(found), "reward must return a pair: rewards and new state")
@@ -213,4 +213,4 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
         reward_ = jnp.asarray(reward_).astype(jnp.float32)
         return reward_, to_strong_dtypes(after, "intrinsic"), {"intrinsic_reward": mean_of(reward_)}
 
-    return Intrinsic(lambda key, obs: ({}, init(key, obs)), paid)
+    return Intrinsic(lambda key, obs: ({}, init(key, obs)), reward_steps)

@@ -246,12 +246,12 @@ def _as_flags(text: str, names: Collection[str]) -> str:
     """Return a text without backticks, with fields and arguments of `fit` written as flags where flags exist."""
     place = re.compile(r"(?:\w+Config\.|fit\()?(rnd_)?(\w+)(?:=\))?")
 
-    def written(code: re.Match) -> str:
+    def as_flag(code: re.Match) -> str:
         found = place.fullmatch(code[1].replace("RNDConfig.", "rnd_"))
         name = found and f"{found[1] or ''}{found[2]}"
         return f"--{name.replace('_', '-')}" if name and name in names else code[1]
 
-    return re.sub(r"`([^`]*)`", written, text)
+    return re.sub(r"`([^`]*)`", as_flag, text)
 
 
 def _flag_type(field: dataclasses.Field) -> Any:

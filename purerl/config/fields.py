@@ -129,11 +129,11 @@ def _with_hints(init: Callable) -> Callable:
     """Return a constructor that refuses unknown names and suggests similar ones."""
 
     @functools.wraps(init)
-    def checked(self, *args, **values):
+    def strict_init(self, *args, **values):
         self._refuse_unknown(values)
         init(self, *args, **values)
 
-    return checked
+    return strict_init
 
 
 def count(default: int, rule: Rule, needs: Need | None = None) -> Any:

@@ -21,9 +21,9 @@ def presets() -> dict[str, PPOConfig]:
         like = own.pop("like")
         return (values(like) if like else {}) | own
 
-    made = lambda name: PPOConfig(**{field: as_tuples(value) for field, value in {"env": name, **values(name)}.items()})
+    make = lambda name: PPOConfig(**{field: as_tuples(value) for field, value in {"env": name, **values(name)}.items()})
     # An environment's id has a dash or a slash. A table that only serves as `like` of other tables has neither.
-    return {name: made(name) for name in tables if "-" in name or "/" in name}
+    return {name: make(name) for name in tables if "-" in name or "/" in name}
 
 
 def preset(name: str) -> PPOConfig:

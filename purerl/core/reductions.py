@@ -49,14 +49,14 @@ def on_axis(function: Callable, axis: Axis | None) -> Callable:
         return function
 
     @functools.wraps(function)
-    def traced(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
         token = _AXIS.set(axis)
         try:
             return function(*args, **kwargs)
         finally:
             _AXIS.reset(token)
 
-    return traced
+    return run
 
 
 def shapes_on(axis: Axis | None, function: Callable, *args: Any) -> Any:

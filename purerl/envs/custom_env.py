@@ -36,7 +36,7 @@ def check_custom(env: Environment, num_envs: int) -> Environment:
             env_state, obs = to_strong_dtypes(env.reset(keys))
             return env_state, plain_dicts(obs)
 
-    def checked_step(step):
+    def check_step(step):
         def run(keys, env_state, action):
             shapes = jax.tree.map(lambda x: list(x.shape), action)
             with convert_errors("env", f"step(keys {list(keys.shape)}, env_state, action {shapes})"):
@@ -51,7 +51,7 @@ def check_custom(env: Environment, num_envs: int) -> Environment:
     with convert_errors("env", f"reset(keys [{num_envs}])"):
         env_state, obs = jax.eval_shape(reset, jax.ShapeDtypeStruct((num_envs,), keys.dtype))
     action = action_shapes(action_space, num_envs)
-    step = change_step(env.step, reset, checked_step)
+    step = change_step(env.step, reset, check_step)
     after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
         raise config_error("env", type(after), "step must return a purerl.TimeStep")

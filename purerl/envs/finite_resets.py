@@ -29,9 +29,9 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
         _check_rows(env, num_envs)
 
     def reset(keys: jax.Array) -> tuple[PyTree, PyTree]:
-        return checked(*env.reset(keys))
+        return record_nonfinite(*env.reset(keys))
 
-    def checked(env_state: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
+    def record_nonfinite(env_state: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
         return (env_state, nonfinite_rows(obs, OBSERVATION)), finite_or_zero(obs)
 
     def mark_nonfinite(env_state: PyTree, _: jax.Array, after: TimeStep) -> TimeStep:
@@ -39,7 +39,7 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
         _, began = env_state
         found = nonfinite_rows(after.next_obs, OBSERVATION)
         found = {name: began[name] | rows for name, rows in found.items()} | nonfinite_rows(after.reward, REWARD)
-        bad, (env_state, obs) = any_of(found), checked(after.env_state, after.obs)
+        bad, (env_state, obs) = any_of(found), record_nonfinite(after.env_state, after.obs)
         reward = jax.numpy.where(bad, jax.numpy.zeros_like(after.reward), after.reward)
         signals = {"reward": reward, "terminated": after.terminated | bad, "truncated": after.truncated & ~bad}
         after = after.replace(env_state=env_state, obs=obs, next_obs=finite_or_zero(after.next_obs), **signals)

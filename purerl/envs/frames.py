@@ -52,7 +52,7 @@ def with_frames(env: Environment, count: int) -> Environment:
     if nested := [name for name, x in entries_of(space).items() if name not in names and _can_stack(x, at_least=2)]:
         hint = f"stacks entries of the observation's top level alone, and leaves {', '.join(nested)} as they are"
         warn(str(Problem("frame_stack", count, hint)))
-    joined = lambda obs, frames: obs | frames if is_dict else frames[""]
+    join = lambda obs, frames: obs | frames if is_dict else frames[""]
     copies = lambda obs: {name: jnp.concatenate([_frame(entries(obs)[name])] * count, axis=-1) for name in names}
 
     def newer(frames, obs):
@@ -62,17 +62,17 @@ def with_frames(env: Environment, count: int) -> Environment:
     def reset(keys):
         env_state, obs = env.reset(keys)
         frames = copies(obs)
-        return Stacked(env_state, frames), joined(obs, frames)
+        return Stacked(env_state, frames), join(obs, frames)
 
     def stack(state, _, after):
         done, following = after.terminated | after.truncated, newer(state.frames, after.next_obs)
         frames = jax.tree.map(lambda first, x: jax.vmap(jnp.where)(done, first, x), copies(after.obs), following)
-        next_obs = joined(after.next_obs, following)
-        return after.replace(env_state=Stacked(after.env_state, frames), obs=joined(after.obs, frames), next_obs=next_obs)
+        next_obs = join(after.next_obs, following)
+        return after.replace(env_state=Stacked(after.env_state, frames), obs=join(after.obs, frames), next_obs=next_obs)
 
     drawn = env.draw
     draw = drawn and (lambda states, *rest: drawn([state.env_state for state in states], *rest))
-    spaces = joined(space, {name: _stacked_space(entries(space)[name], count) for name in names})
+    spaces = join(space, {name: _stacked_space(entries(space)[name], count) for name in names})
     step = change_step(env.step, reset, after_step(stack, lambda state: state.env_state))
     return env._replace(reset=reset, step=step, observation_space=spaces, draw=draw)
 

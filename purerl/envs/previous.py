@@ -34,27 +34,27 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         hint = f"needs a dict of observations whose keys are strings, but there is the key {others[0]!r}"
         raise config_error("memory_inputs", names, hint)
 
-    def shown(obs, **previous):
+    def add_previous(obs, **previous):
         entries = obs if isinstance(obs, dict) else {"obs": obs}
         return entries | {f"previous_{name}": previous[name] for name in names}
 
     spaces = {"action": _spaces(env.action_space), "reward": jax.ShapeDtypeStruct((), jnp.float32)}
 
-    def nothing(count):
+    def no_previous(count):
         none = lambda space: jnp.full((count, *space.shape), -1 if is_index(space) else 0, space.dtype)
         return jax.tree.map(none, spaces, is_leaf=is_index)
 
     def reset(keys):
         env_state, obs = env.reset(keys)
-        return env_state, shown(obs, **nothing(keys.shape[0]))
+        return env_state, add_previous(obs, **no_previous(keys.shape[0]))
 
     def show_previous(_, action, after):
         done = after.terminated | after.truncated
         previous = {"action": _entries(env.action_space, action), "reward": after.reward}
-        fresh = jax.tree.map(lambda new, x: jax.vmap(jnp.where)(done, new, x), nothing(done.shape[0]), previous)
-        return after.replace(obs=shown(after.obs, **fresh), next_obs=shown(after.next_obs, **previous))
+        fresh = jax.tree.map(lambda new, x: jax.vmap(jnp.where)(done, new, x), no_previous(done.shape[0]), previous)
+        return after.replace(obs=add_previous(after.obs, **fresh), next_obs=add_previous(after.next_obs, **previous))
 
-    step, space = change_step(env.step, reset, after_step(show_previous)), shown(env.observation_space, **spaces)
+    step, space = change_step(env.step, reset, after_step(show_previous)), add_previous(env.observation_space, **spaces)
     return env._replace(reset=reset, step=step, observation_space=space)
 
 

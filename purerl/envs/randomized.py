@@ -54,8 +54,8 @@ def with_randomized(
     hint = "must be one finite number: randomize scales this parameter, so give the factor"
     raise_if_any([Problem("env_params", {name: x}, hint) for name, x in wrong.items()])
     value = lambda name, x: getattr(params, name) * x if name in scaled else x
-    made = lambda values: adapt({name: value(name, x) for name, x in values.items()})
-    base = made(overrides)
+    make = lambda values: adapt({name: value(name, x) for name, x in values.items()})
+    base = make(overrides)
     if not isinstance(base.step, AutoReset):
         hint = "needs an environment that purerl resets, but this environment resets itself; sample the parameters in its reset"
         raise config_error("randomize", sorted(randomize), hint)
@@ -64,7 +64,7 @@ def with_randomized(
         warn("\n".join(str(Problem("randomize", name, hint)) for name in taken))
     spaces = []
     some = {name: jax.ShapeDtypeStruct((), jnp.float32) for name in randomize.keys() - overrides.keys()}
-    jax.eval_shape(lambda drawn: spaces.append(made(overrides | drawn).action_space), some)
+    jax.eval_shape(lambda drawn: spaces.append(make(overrides | drawn).action_space), some)
     if any(isinstance(bound, Tracer) for bound in jax.tree.leaves(spaces)):
         raise config_error("randomize", sorted(some), "sets the bounds of actions, which all episodes share; use env_params")
     batch_of_one = lambda tree: jax.tree.map(lambda x: x[None], tree)
@@ -76,11 +76,11 @@ def with_randomized(
         return reset_with(key, drawn)
 
     def reset_with(key, drawn):
-        env_state, obs = only(made(overrides | drawn).reset(batch_of_one(key)))
+        env_state, obs = only(make(overrides | drawn).reset(batch_of_one(key)))
         return Randomized(env_state, drawn), obs
 
     def step(key, state, action):
-        advance = made(overrides | state.params).step.advance
+        advance = make(overrides | state.params).step.advance
         after = only(advance(*batch_of_one((key, state.env_state, action))))
         return after.replace(env_state=state._replace(env_state=after.env_state), info=after.info | state.params)
 

@@ -23,7 +23,7 @@ def freeze(update: Callable, skipped: Callable) -> Callable:
     whose total is not finite is replaced by a `Mean` with a count of 0.
     """
 
-    def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+    def update_or_freeze(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         after, metrics = update(state)
         learnt, before = ({name: getattr(s, name) for name in (*LEARNT, "extra")} for s in (after, state))
         finite = pall(jnp.stack(finite_leaves(learnt)).all())
@@ -32,7 +32,7 @@ def freeze(update: Callable, skipped: Callable) -> Callable:
         counted = {name: _drop_nonfinite(metric) for name, metric in metrics.items()}
         return after.replace(**kept), {**counted, "nonfinite": Sum((~finite).astype(jnp.int32))}
 
-    return frozen
+    return update_or_freeze
 
 
 def finite_leaves(tree: PyTree) -> list[jax.Array]:

@@ -101,9 +101,9 @@ def ring_drop_newest(ring: Ring, clock: Clock, before: Ring) -> Ring:
 
 def ring_take(ring: Ring, places: jax.Array) -> RingBatch:
     """Return the rollouts in these slots, concatenated along the environment axis."""
-    taken = lambda x, axis: x if ring.age.size == 1 else jnp.take(x, places, axis)
-    joined = lambda axis: lambda x: taken(x, axis).reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
-    return _by_place(joined, ring.batch)
+    take = lambda x, axis: x if ring.age.size == 1 else jnp.take(x, places, axis)
+    join = lambda axis: lambda x: take(x, axis).reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+    return _by_place(join, ring.batch)
 
 
 def _by_place(function: Any, batch: RingBatch, *others: RingBatch) -> RingBatch:

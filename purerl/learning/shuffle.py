@@ -46,14 +46,14 @@ def permutation(key: jax.Array, n: int) -> jax.Array:
     index = encrypt(jnp.arange(a * b, dtype=jnp.uint32))
     inside, leads_to = index[:n], index[n:]
 
-    def walked(index, leads_to):
+    def follow(index, leads_to):
         outside = index >= np.uint32(n)
         return jnp.where(outside, leads_to[jnp.where(outside, index - np.uint32(n), np.uint32(0))], index)
 
     if a * b == n:
         return inside.astype(jnp.int32)
-    leads_to = jax.lax.fori_loop(0, (a * b - n).bit_length(), lambda _, leads_to: walked(leads_to, leads_to), leads_to)
-    return walked(inside, leads_to).astype(jnp.int32)
+    leads_to = jax.lax.fori_loop(0, (a * b - n).bit_length(), lambda _, leads_to: follow(leads_to, leads_to), leads_to)
+    return follow(inside, leads_to).astype(jnp.int32)
 
 
 def _add(x: jax.Array, y: jax.Array, modulus: int) -> jax.Array:

@@ -183,8 +183,8 @@ def _separate(
         if STACKED in params:
             found = at_once(params[STACKED], carries)
         else:
-            stacking = lambda params, carries: at_once(both(params), carries)
-            found = by_platform(parts(params), carries, cpu=one_by_one, accelerator=stacking if alike else one_by_one)
+            stack_and_run = lambda params, carries: at_once(both(params), carries)
+            found = by_platform(parts(params), carries, cpu=one_by_one, accelerator=stack_and_run if alike else one_by_one)
         features = {group: x for group, (x, _) in found.items()}
         outputs = _outputs(heads, params | {group: params[group]["head"] for group in trunks}, features, first)
         return outputs, {group: after for group, (_, after) in found.items()} if recurrent else ()
@@ -201,9 +201,9 @@ def _join_kernels(kernels: tuple[jax.Array, ...]) -> jax.Array:
     On a GPU, a barrier, which also holds for the gradient, lets one product compute the gradient as `[inputs, n * size]`. Without
     it, XLA would transpose the gradient of each kernel, with one more GPU kernel in each minibatch.
     """
-    stacked = lambda xs: jnp.stack(xs, axis=1)
+    stack = lambda xs: jnp.stack(xs, axis=1)
     beside = lambda xs: jax.lax.optimization_barrier(jnp.concatenate(xs, axis=1)).reshape(len(xs[0]), len(xs), -1)
-    return by_platform(kernels, cpu=stacked, accelerator=beside, tpu=stacked)
+    return by_platform(kernels, cpu=stack, accelerator=beside, tpu=stack)
 
 
 def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable, critic_obs: str) -> Network:

@@ -68,7 +68,7 @@ def over_rows(
     """
     rowwise = _one_by_one if exact else jax.vmap
 
-    def spread(*args):
+    def run_rows(*args):
         axes = tuple(in_axes) if isinstance(in_axes, tuple | list) else (in_axes,) * len(args)
         rows = jax.tree.leaves(_by_axis(axes, args, lambda x: x.shape[0], lambda x: None))[0]
         mesh = mesh_for(rows)
@@ -81,13 +81,13 @@ def over_rows(
         places = np.minimum(np.arange(padded), rows - 1)
         return _by_axis(out_axes, run(*_by_axis(axes, args, lambda x: x[places])), lambda x: x[:rows])
 
-    return spread
+    return run_rows
 
 
 def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
     """Return a function that computes `jax.vmap(function)` by a loop over the rows."""
 
-    def mapped(*args):
+    def loop(*args):
         leaves, structure = jax.tree.flatten(args)
         axes = jax.tree.leaves(_by_axis(in_axes, args, lambda x: True, lambda x: False))
 
@@ -98,7 +98,7 @@ def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
         results = jax.lax.map(one, [x for x, batched in zip(leaves, axes, strict=True) if batched])
         return _by_axis(out_axes, results, lambda x: x, lambda x: x[0])
 
-    return mapped
+    return loop
 
 
 def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda x: x) -> Any:

@@ -15,8 +15,8 @@ KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """Return a dict from the path of each leaf to a copy on the host; for a random key, to a copy of the key's data."""
     # On a CPU, `np.asarray` can return a view of memory that the next chunk of training overwrites.
-    copied = lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x)
-    return {jax.tree_util.keystr(path): copied(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    copy = lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x)
+    return {jax.tree_util.keystr(path): copy(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
