@@ -9,6 +9,7 @@ import tyro
 import purerl
 from purerl.cli import main
 from purerl.cli.flags import base_values, config_of, defaults_of, flags_of, job_arguments, values_of
+from purerl.cli.run_options import Training
 from purerl.config.algorithms import ALGORITHMS
 from purerl.studies.tune import as_toml
 
@@ -26,7 +27,7 @@ def test_preset_sets_the_defaults_that_flags_override():
 
 def asked_for(args):
     """Return the config of a command line."""
-    base = base_values(args, ALGORITHMS)
+    base = base_values(args, ALGORITHMS, Training)
     flags = tyro.cli(flags_of("ppo", base, purerl.PPOConfig), args=args[1:], config=(tyro.conf.OmitArgPrefixes,))
     return config_of(purerl.PPOConfig, values_of(flags, base))
 
@@ -51,8 +52,8 @@ def test_sweep_on_the_command_line_replaces_that_of_a_file(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     small = "total_timesteps = 64\nnum_steps = 16\nhidden = [8]\n"
     (tmp_path / "a.toml").write_text(small + "sweep = ['lr=1e-3,1e-4', 'gamma=0.9,0.99']\n")
-    assert base_values(["ppo", "--config", "a.toml"], ALGORITHMS)["sweep"]
-    assert "sweep" not in base_values(["ppo", "--config", "a.toml", "--sweep", "lr=1e-2,3e-2"], ALGORITHMS)
+    assert base_values(["ppo", "--config", "a.toml"], ALGORITHMS, Training)["sweep"]
+    assert "sweep" not in base_values(["ppo", "--config", "a.toml", "--sweep", "lr=1e-2,3e-2"], ALGORITHMS, Training)
     assert main(["ppo", "--config", "a.toml", "--lr", "0.01"]) == 2
     assert "--lr = '0.01': has no effect, since --sweep sets the field, too" in capsys.readouterr().err
     assert main(["tune", "ppo", "--rnd", "--rnd-int-coef", "0.5", "--param", "rnd.int_coef=0.1:1"]) == 2
@@ -76,7 +77,7 @@ def test_distributions_survive_a_file_of_flags(tmp_path):
     distributions = {"gravity": purerl.Uniform(8, 12), "length": purerl.Normal(0.5, 0.01), "masspole": purerl.Scale(0.8, 1.2)}
     cfg = purerl.PPOConfig(randomize=distributions)
     (tmp_path / "best.toml").write_text(as_toml(cfg))
-    found = base_values(["ppo", "--config", str(tmp_path / "best.toml")], ALGORITHMS)
+    found = base_values(["ppo", "--config", str(tmp_path / "best.toml")], ALGORITHMS, Training)
     flags = flags_of("ppo", found, purerl.PPOConfig)
     assert config_of(purerl.PPOConfig, values_of(flags(), found)) == cfg
 
