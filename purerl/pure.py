@@ -19,11 +19,11 @@ from purerl.checks.check_environment import check_devices, num_bytes
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets
 from purerl.core.environment import Environment
-from purerl.core.errors import Problem, config_error, is_count, raise_if_any, would_work
+from purerl.core.errors import Problem, config_error, is_count, raise_if_any, refuse_vmap, would_work
 from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.plan import PhasePlan, Plan
-from purerl.core.platform import refuse_vmap, to_strong_dtypes, with_matmul_precision
+from purerl.core.platform import to_strong_dtypes, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
 from purerl.core.types import Network, TrainResult, TrainState
 from purerl.learning.nonfinite import freeze

@@ -18,7 +18,7 @@ from purerl.runs.compile_cache import cache_directory, cached_programs
 from purerl.runs.directory import absolute_path
 from purerl.runs.logging.console import LiveLine, evaluation_table, format_count, table_of
 from purerl.runs.run import Run, load
-from purerl.runs.storage.checkpoint import newest_record
+from purerl.runs.storage.checkpoint import newest_readable
 from purerl.studies.compare import compare
 from purerl.studies.listing import list_overviews
 from purerl.studies.reading import runs_below
@@ -46,7 +46,8 @@ class Reader:
 
     def load(self) -> Run:
         """Load the runs of the directory, with the objects that the flags name."""
-        env_kwargs = tuple(map(tuple, newest_record(absolute_path(self.dir))["config"]["env_kwargs"])) if ":" in self.env else ()
+        saved = newest_readable(absolute_path(self.dir) / "checkpoints").record["config"] if ":" in self.env else {}
+        env_kwargs = tuple(map(tuple, saved.get("env_kwargs", ())))
         own = import_objects(self.env, self.algorithm, env_kwargs)
         cls = import_path(self.config_class, "config_class") if self.config_class else None
         return load(self.dir, best=self.best, config_class=cls, **own)
@@ -117,7 +118,7 @@ def compare_runs(
             hint = f"write {name}=DIR,DIR" if is_named else "give names to the folders: a=DIR b=DIR"
             raise config_error("entries", text, f"{name} is given twice; {hint}")
         named[name] = folders.split(",") if is_named else [text]
-        if not all(named[name]):
+        if is_named and not all(named[name]):
             raise config_error("entries", text, "has an empty folder name; write name=DIR,DIR")
     found = compare(named, score=score, episodes=episodes, reference=reference or None)
     console = LiveLine().console

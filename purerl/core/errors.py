@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeGuard
 
+import jax
 import numpy as np
 
 LISTED = 60  # maximum number of names in a hint
@@ -86,6 +87,17 @@ class ConfigError(ValueError):
 def config_error(field: str, value: Any, hint: str) -> ConfigError:
     """Return a ConfigError with one problem; the arguments are those of `Problem`."""
     return ConfigError([Problem(field, value, hint)])
+
+
+def refuse_vmap(field: str, hint: str) -> Callable:
+    """Return an identity function that raises a ConfigError if `jax.vmap` batches its argument, also through `jit` and loops."""
+    identity = jax.custom_batching.custom_vmap(lambda x: x)
+
+    @identity.def_vmap
+    def refuse(axis_size: int, is_batched: list, x: Any) -> Any:
+        raise config_error(field, ..., hint)
+
+    return identity
 
 
 def raise_if_any(found: list[Problem]) -> None:

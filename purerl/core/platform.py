@@ -141,17 +141,6 @@ def means(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
     return {name: total / np.float32(x.size) for (name, x), total in zip(arrays.items(), totals, strict=True)}
 
 
-def refuse_vmap(field: str, hint: str) -> Callable:
-    """Return an identity function that raises a ConfigError if `jax.vmap` batches its argument, also through `jit` and loops."""
-    identity = jax.custom_batching.custom_vmap(lambda x: x)
-
-    @identity.def_vmap
-    def refuse(axis_size: int, is_batched: list, x: PyTree) -> Any:
-        raise config_error(field, ..., hint)
-
-    return identity
-
-
 # --- arrays in loops ---------------------------------------------------------------------------------------------------
 
 

@@ -106,7 +106,8 @@ class Search:
             places.append(trial.number)
             drawn.append(trial.params)
             fixed = {path: trial.params[path] for path in static}
-        self._attrs |= {number: study.trials[place].system_attrs for number, place in enumerate(places)}
+        asked = study.trials  # a copy
+        self._attrs |= {number: asked[place].system_attrs for number, place in enumerate(places)}
         return drawn
 
     def _ask_new(self, study: Any, tried: set[str]) -> tuple[Any, str]:

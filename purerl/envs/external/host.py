@@ -20,9 +20,8 @@ from flax import struct
 from jax.experimental import io_callback
 
 from purerl.core.environment import Environment, TimeStep
-from purerl.core.errors import EnvironmentFailed, Problem, config_error
+from purerl.core.errors import EnvironmentFailed, Problem, config_error, refuse_vmap
 from purerl.core.finite import float_entries
-from purerl.core.platform import refuse_vmap
 from purerl.core.spaces import Mixed
 from purerl.core.types import PyTree
 from purerl.envs.animation import save_animation
