@@ -86,7 +86,8 @@ def plot_curves(
     """
     _make_folder(out)
     below = lambda folder: (os.path.isdir(folder) and runs_below(folder)) or [folder]
-    plots.plot([directory for folder in dirs for directory in below(folder)], out, metric=metric, centre=centre)
+    directories = [directory for folder in dirs for directory in below(folder)]
+    plots.plot(directories, out, metric=metric, centre=centre)
     print(out)
 
 
@@ -203,7 +204,8 @@ def show_cache(clear: bool = False) -> None:
         for file in (*directory.glob("*-cache"), *directory.glob("*-atime")):
             file.unlink(missing_ok=True)
     programs = cached_programs()
-    print(f"{directory}: {len(programs)} programs, {sum(program.stat().st_size for program in programs) / 1e6:.0f} MB")
+    megabytes = sum(program.stat().st_size for program in programs) / 1e6
+    print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")
 
 
 def _make_folder(out: str) -> None:

@@ -55,8 +55,9 @@ def _steps(words: list[str]) -> int | float:
 
 _widths = lambda words: tuple(int(width) for word in words for width in word.split(","))
 _are_widths = lambda x: isinstance(x, tuple) and all(isinstance(width, int) for width in x)
-_are_steps, _texts = lambda x: isinstance(x, int | float), lambda xs: list(map(str, xs))
-WIDTHS = Annotated[tuple[int, ...], PrimitiveConstructorSpec("*", "[INT [INT ...]]", _widths, _are_widths, _texts)]
+_as_texts = lambda xs: [str(x) for x in xs]
+_are_steps = lambda x: isinstance(x, int | float)
+WIDTHS = Annotated[tuple[int, ...], PrimitiveConstructorSpec("*", "[INT [INT ...]]", _widths, _are_widths, _as_texts)]
 STEPS = Annotated[int | float, PrimitiveConstructorSpec(1, "STEPS", _steps, _are_steps, lambda x: [str(x)])]
 COMMON = (
     *("env", "preset", "total_timesteps", "num_envs", "num_steps", "lr", "ent_coef", "hidden", "memory"),

@@ -265,7 +265,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     """
     if isinstance(train, DataParallel):
         check_replicas(state, train.axis_name)
-    path, train = run_directory(directory), train.whole if isinstance(train, DataParallel) else train
+    path, train = run_directory(directory), _whole(train)
     if np.ndim(state.clock.low):  # under `vmap`, every run has a counter
         if any(len(np.unique(x)) > 1 for x in jax.tree.leaves(gather_to_host(state.clock))):
             raise config_error("state", ..., "has runs with different numbers of updates; save each of them alone")
@@ -300,7 +300,7 @@ def restore(directory: Any, train: Train | DataParallel, *, updates: int | None 
         >>> state = purerl.restore("kept", train)
     """
     saved = newest_readable(absolute_path(directory) / "checkpoints", updates)
-    whole = train.whole if isinstance(train, DataParallel) else train
+    whole = _whole(train)
     same = ("algorithm", "config", "x64", "objects", "action_unit")
     current = {**saved.record, **{name: identity(whole, whole.cfg)[name] for name in same}}
     if found := differences(saved.record, current, type(whole.cfg)):
@@ -309,6 +309,10 @@ def restore(directory: Any, train: Train | DataParallel, *, updates: int | None 
         warn(text)
     state = _state(saved, whole, directory)
     return train.place(state) if isinstance(train, DataParallel) else state
+
+
+def _whole(train: Train | DataParallel) -> Train:
+    return train.whole if isinstance(train, DataParallel) else train
 
 
 def _lead(saved: Checkpoint) -> tuple[int, ...]:

@@ -71,7 +71,8 @@ class Session:
         record = {} if saved is None else saved.record
         self._first_step = last_step(begins_from) if begins_from and options.continue_steps else record.get("first_step", 0)
         layout = trainer.pairs, trainer.differ, trainer.devices_per_run
-        self.curves = Curves(Header(row, every, every * self.plan.batch_size, *layout, self._first_step), home.file(FILE))
+        header = Header(row, every, every * self.plan.batch_size, *layout, self._first_step)
+        self.curves = Curves(header, home.file(FILE))
         # A call without evaluations keeps the evaluation settings of the checkpoint.
         self._evaluated = _protocol(options) or record.get("evaluated")
         origin = None if options.init_from is None else str(absolute_path(options.init_from))

@@ -95,9 +95,8 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
             name=f"gymnasium/{spec.id}" if spec else getattr(make, "__qualname__", type(make).__name__),
         )
         if isinstance(env, SyncVectorEnv):  # check first: gymnasium's error about shapes does not say what is wrong
-            _check_shapes(
-                convert_observations(env.single_observation_space, made.observation_space, env.envs[0].reset(seed=0)[0]), made
-            )
+            obs, _ = env.envs[0].reset(seed=0)
+            _check_shapes(convert_observations(env.single_observation_space, made.observation_space, obs), made)
         names = set()
         for obs in environments.explore(PROBED if environments.same_step else 1):
             _check_shapes(jax.tree.map(lambda x: x[0], obs), made)
