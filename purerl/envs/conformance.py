@@ -94,6 +94,7 @@ def check_env(
         *([] if ended.any() else ["no episode ended, so resets were not checked; increase num_steps"]),
         *([] if last else [SHARED]),
         *start_notes,
+        *_scale_notes(trial),
         *limit_notes,
     ]
     if ended.any() and trial["varies"].any() and trial["fresh"].sum() == ended.sum():
@@ -247,6 +248,16 @@ def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[st
     notes += ["an image of uint8 has no value above 1, and is divided by 255; return planes as float32"] * planes
     scales = any(jnp.issubdtype(x.dtype, jnp.floating) and x.ndim == 4 and x.max() > 10 for x in leaves)
     return problems, notes + ["an image of floats has values above 10, and is not divided by 255; return uint8"] * scales
+
+
+def _scale_notes(trial: dict[str, np.ndarray]) -> list[str]:
+    """Report numbers of observations that vary, beyond rounding, by so little that `normalize_obs` hardly scales them."""
+    low, high = trial["lowest"].min(0), trial["highest"].max(0)
+    is_small = (high - low < 1e-4) & (high - low > 1e-5 * np.maximum(abs(low), abs(high)))
+    if not is_small.any():
+        return []
+    hint = "normalize_obs adds 1e-8 to variances, and hardly scales such numbers; multiply them in the environment"
+    return [f"{is_small.sum()} of the numbers in an observation vary by less than 1e-4; {hint}"]
 
 
 def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int) -> list[str]:

@@ -19,8 +19,9 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> tuple[di
     Returns:
         A dict of arrays `[T, B]`, or `[T]` if a value concerns all environments: `terminated`, `truncated` and `reward` of each
         step; `length`, the steps of the episode so far; `obs_sum`, the sum of each `obs`; `fresh`, True if an episode ended and
-        `next_obs` equals `obs`; `varies`, True if `next_obs` differs from the first observation; and, under each name in
-        `conformance.FAULTS`, True if the fault occurred (mask faults only if there is a mask).
+        `next_obs` equals `obs`; `varies`, True if `next_obs` differs from the first observation; `lowest` and `highest`,
+        `[T, d]`, the least and the greatest value of each float number of observations, except images, in all environments; and,
+        under each name in `conformance.FAULTS`, True if the fault occurred (mask faults only if there is a mask).
         The pair `(env_state, action)`, `[B, ...]`: each environment's last action that ended an episode, and the state before
         this action; `()` if environments share parts of the state.
     """
@@ -39,6 +40,8 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> tuple[di
             "truncated": after.truncated,
             "reward": after.reward,
             "length": length,
+            "lowest": _numbers(after.obs).min(0),
+            "highest": _numbers(after.obs).max(0),
             "obs_sum": sum(x.reshape(B, -1).astype(jnp.float32).sum(1) for x in jax.tree.leaves(after.obs)),
             "fresh": done & alike_rows(after.next_obs, after.obs, B),
             "varies": ~alike_rows(after.next_obs, first_obs, B),
@@ -80,6 +83,13 @@ def random_actions(space: Any, key: jax.Array, count: int, mask: jax.Array | Non
     if isinstance(space, Discrete | MultiDiscrete):
         return jax.random.randint(key, shape, 0, jnp.broadcast_to(jnp.array(space[0]), shape), jnp.int32)
     return jax.random.bernoulli(key, 0.5, shape).astype(jnp.int32)
+
+
+def _numbers(obs: PyTree) -> jax.Array:
+    """Return the float numbers of observations `[B, ...]`, except images, side by side: `[B, d]` float32."""
+    floats = [x for x in jax.tree.leaves(obs) if jnp.issubdtype(x.dtype, jnp.floating) and x.ndim < 4]
+    rows = [x.reshape(x.shape[0], -1).astype(jnp.float32) for x in floats]
+    return jnp.concatenate(rows, 1) if rows else jnp.zeros((1, 0), jnp.float32)
 
 
 def alike_rows(a: PyTree, b: PyTree, B: int, ulps: int = 0) -> jax.Array:

@@ -1,5 +1,6 @@
 import gymnax
 import jax
+import jax.numpy as jnp
 import pytest
 
 import purerl
@@ -55,3 +56,31 @@ def test_check_env_reports_objects_that_are_no_environment():
     assert "did you mean" in str(purerl.check_env("CartPol-v1"))
     report = purerl.check_env(broken.Line(), num_steps=5)
     assert any("no episode ended" in note for note in report.notes)
+
+
+class Scaled(broken.Line):
+    """The walk on a line, observed in another unit: an array that a function makes from the position."""
+
+    def __init__(self, see):
+        self.see = see
+
+    def reset(self, key):
+        state, obs = super().reset(key)
+        return state, self.see(obs[0])
+
+    def step(self, key, state, action):
+        state, obs, *rest = super().step(key, state, action)
+        return state, self.see(obs[0]), *rest
+
+
+SCALES = {
+    "1 of the numbers in an observation vary by less than 1e-4": lambda at: jnp.stack([at, at * 1e-6, jnp.float32(0.1) + 0 * at]),
+    "no value above 1, and is divided by 255": lambda at: jnp.broadcast_to(at > 0, (4, 4, 1)).astype(jnp.uint8),
+    "has values above 10, and is not divided by 255": lambda at: jnp.broadcast_to(100 + at, (4, 4, 1)),
+}
+
+
+@pytest.mark.parametrize("note", SCALES)
+def test_check_env_notes_observations_of_an_unsuited_scale(note):
+    notes = purerl.check_env(Scaled(SCALES[note]), num_steps=30).notes
+    assert [other for other in SCALES if any(other in x for x in notes)] == [note]
