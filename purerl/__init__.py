@@ -1,5 +1,11 @@
 """purerl: PPO-family training as one pure JAX function.
 
+- `make_train(cfg)` returns a pure function from a random key to a trained agent, for `jax.jit` and `jax.vmap`. `cfg` is a
+  `PPOConfig`, `PPGConfig`, `DAACConfig` or `APPOConfig`; the help text of each class lists its fields.
+- `fit(cfg, directory=...)` trains with logs, evaluations and checkpoints; `load(directory)` returns the trained run.
+- `sweep`, `tune` and `compare` train and compare many runs.
+- `check_env` checks a custom environment; `wrap_env`, `from_gymnasium`, `from_linen` and `from_nnx` adapt custom parts.
+
 Recipes, as notebooks with their results; there is a [list of all notebooks](../notebooks/README.md):
 
 - [your own algorithm](../notebooks/07_your_own_algorithm.ipynb)

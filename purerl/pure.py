@@ -149,6 +149,10 @@ class Train:
               opponent. Its spaces must be those of the training environment. The config's `env_params` and `randomize` do not
               apply to it.
 
+        Returns:
+            `purerl.acting.evaluate.Episodes`: the `returns`, `lengths` and `finished` flags of the episodes, each
+            `[num_episodes]`, and the entries of their info.
+
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None, or an argument is invalid.
         """

@@ -15,7 +15,8 @@ first stored rollout. Rewards are scaled by default, as in the paper's code. The
 discounted with `gamma`; the paper's code discounts with 0.99. By default, `adam_eps` is 1e-5; in the paper's code, it is 1e-8.
 
 **Defaults** are the paper's for Procgen: one policy epoch and one value epoch, no gradient clipping, `vf_coef = 1` on half the
-squared error, `n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout, a learning rate of 5e-4, `gamma = 0.999`.
+squared error, `n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout (with fewer than 16 environments, one for each
+environment), a learning rate of 5e-4, `gamma = 0.999`.
 
 **When to choose it.** For procedurally generated levels. After training in 200 mazes, PPG solved 41 % of unseen mazes (95 %
 interval 39 to 43), PPO 34 % (31 to 38). PPO solved more of the 200 training mazes. After 250,000 steps of MinAtar, PPG was better

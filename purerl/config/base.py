@@ -32,7 +32,7 @@ class OnPolicyConfig(Config, Batches):
         env_kwargs: Arguments of the environment's constructor, as pairs (name, value): `(("size", 12),)` for DeepSea-bsuite.
         env_params: New values of environment parameters: `{"max_steps_in_episode": 200}`. The values can be swept.
         randomize: Distributions of parameters of gymnax, brax and Playground: `Uniform(low, high)`, `Normal(mean, std)`, or
-          `Scale(least, most)` for arrays. An evaluation's own `env_params` take precedence. `info` can name the parameters.
+          `Scale(least, most)` for arrays. An evaluation's `env_params` take precedence. Metrics show those that `info` names.
         randomize_each: Parameters are sampled for each `episode`, or once for each `environment`, in evaluations too.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the entry that the suite defines; for a custom environment, the entry named "action_mask", if there is one.
@@ -119,10 +119,10 @@ class OnPolicyConfig(Config, Batches):
         value_clip_eps: Range of the value clip, in the units of the network's values (standardised by `normalize_value`).
 
     Statistics:
-        normalize_obs: Observations are standardised by running statistics. `auto`: True for continuous actions and numbers.
-        normalize_entries: Entries of a dict observation to standardise. () means all of numbers except the action mask.
+        normalize_obs: Running statistics standardise observations. `auto`: True for continuous actions and numeric entries.
+        normalize_entries: Entries of a dict observation to standardise. () means all numeric entries except the action mask.
         obs_clip: Bound on the absolute value of standardised observations.
-        normalize_reward: Rewards are divided by the running deviation of the discounted return. `auto`: for continuous actions.
+        normalize_reward: Rewards are divided by the running deviation of the discounted return. `auto`: True for a Box.
         reward_clip: Bound on the absolute value of scaled rewards; inf: no clip. `auto`: 10 for continuous actions, else inf.
         normalize_value: The value network predicts values that are standardised by running statistics of the value targets.
 

@@ -25,7 +25,7 @@ COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # columns that log
 def extra_term(function: Callable) -> Callable:
     """Wrap a custom `extra_loss` as a term of the policy's loss, with the metrics `extra_loss` and `extra_loss/name`.
 
-    It warns if the loss depends neither on the parameters nor on the outputs of the trained policy.
+    The function warns if the loss depends neither on the parameters nor on the outputs of the trained policy.
     """
     call = guard("extra_loss", function)
 
@@ -62,7 +62,7 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
 def guard_loss_shape(function: Callable) -> Callable:
     """Wrap a custom `policy_loss`; the wrapper raises unless the loss has one number for each step, `[L, N]`.
 
-    It warns if the loss does not depend on the outputs of the trained policy, for example because it reads only `old`.
+    The function warns if the loss does not depend on the outputs of the trained policy, for example because it reads only `old`.
     """
 
     @functools.wraps(function)

@@ -302,7 +302,8 @@ def init_phase(phase: Phase, params: Groups) -> PyTree:
     """Return the initial optimizer state of a phase.
 
     Raises:
-        ConfigError: `frozen` or `groups` is not a tuple of names of parameter groups, or a count is not an int of at least 1.
+        ConfigError: `frozen` or `groups` is not a tuple of names of parameter groups; `minibatches`, `every` or `accumulate` is
+          not an int of at least 1; or `epochs` or `start` is not an int of at least 0.
     """
     for field, names in (("frozen", phase.frozen), ("groups", params if phase.groups is None else phase.groups)):
         known = (*params, *OPTIONAL) if field == "frozen" else params

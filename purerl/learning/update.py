@@ -32,8 +32,7 @@ class Algorithm(NamedTuple):
         restart: `(TrainState) -> TrainState`, recomputes the derived parts of a state after its parameters and statistics were
           replaced.
         skipped: `(before, after) -> extra`, the auxiliary state after an update that `nonfinite="freeze"` skips.
-        cfg, network: the config and the network that the algorithm trains, for evaluations and plans, if they are not those that
-          the algorithm received; None for these.
+        cfg, network: the config and the network that evaluations and plans use; None for those that the algorithm received.
 
     Example:
         >>> def with_decay(cfg, env, network, parts):

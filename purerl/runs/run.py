@@ -282,7 +282,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
     """Return the state that `save` or `fit` wrote, for a `train` with the same config and objects.
 
-    If the newest checkpoint is damaged, `restore` warns and reads the previous one. It also warns if a value in
+    If the newest checkpoint is damaged, `restore` warns and reads the previous one. `restore` also warns if a value in
     an object differs from when the state was saved.
 
     Args:

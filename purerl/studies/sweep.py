@@ -106,7 +106,7 @@ class Sweep:
         max_hours: float = 0.0,
         **options: Any,
     ) -> "SweepResult":
-        """Train all configs with `purerl.fit`, one `Program`, a batch of configs, after the other.
+        """Train all configs with `purerl.fit`, one `Program` (a batch of configs) at a time.
 
         After a kill, the same call continues the sweep. If the sweep has one program, its directory is the directory of a run.
         With several programs, each has its own directory inside. `sweep.json` lists the configs of each program.
@@ -236,8 +236,8 @@ class SweepResult(NamedTuple):
     def returns(self) -> np.ndarray:
         """Return the score of each run, `[configs, seeds]`; NaN if the run was not trained, diverged, or ended no episode.
 
-        The score is the mean return of the last evaluation or, unless all programs have a current one, of episodes in the last
-        tenth of training.
+        If all programs were evaluated at the end of training, the score is the mean return of that evaluation. Otherwise, the
+        score is the mean return of the episodes in the last tenth of training.
         """
         scores = np.full((len(self.sweep.points), self.num_seeds), np.nan)
         for program, result in zip(self.programs, self.results, strict=False):

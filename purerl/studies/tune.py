@@ -69,7 +69,7 @@ class TuneResult(NamedTuple):
         finalists: labels of the best trials and their scores with seeds that the search did not use, the best first.
         importance: by field, Optuna's importance for being in the best tenth of completed trials (sum 1); {} without such trials.
           Since stopped and diverged trials do not count, a parameter that makes trials stop or diverge may look unimportant.
-        env_steps, seconds: environment steps and seconds of all trials, and of these finalists and this winner.
+        env_steps, seconds: environment steps and seconds of all trials, of the finalists' runs and of the winner's final runs.
         stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
 
     Example:
