@@ -78,7 +78,7 @@ class Train:
         # Initial states of custom parts may be weakly typed, updated states not.
         init = lambda key: to_strong_dtypes(algorithm.init(key), "state")
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
-        update = functools.wraps(update)(lambda state, update=update: update(_check_state(state)))
+        update = functools.wraps(update)(lambda state, update=update: update(self._check_state(state)))
         # `inline=True` lets shape queries and all compiled programs share one trace of each of these two functions.
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
@@ -112,9 +112,9 @@ class Train:
         """Return the policy of a single run's state, ready to act.
 
         Raises:
-            ConfigError: `state` is not a state, or has an axis of runs.
+            ConfigError: `state` is not a state, has an axis of runs, or has running statistics that this `Train` does not apply.
         """
-        if _check_state(state).key.ndim:
+        if self._check_state(state).key.ndim:
             hint = "select a single run (Run.select), or use jax.vmap(train.evaluate, in_axes=(train.seed_axes, 0))"
             raise config_error("state", ..., f"has {math.prod(state.key.shape)} runs; {hint}")
         network = with_statistics(self.trained, self.network, state)
@@ -193,6 +193,17 @@ class Train:
         name = made.name or (env if isinstance(env, str) else type(env).__name__)
         raise_if_any([Problem("env", name, hint.format(x, here[x], there[x])) for x in here if here[x] != there[x]])
         return made
+
+    def _check_state(self, state: Any) -> TrainState:
+        """Return a state; raise a ConfigError for other objects, and for running statistics that the config does not apply."""
+        if not isinstance(state, TrainState):
+            hint = "must be a TrainState, such as the attribute `state` of a result or a run"
+            raise config_error("state", type(state).__name__, hint)
+        unread = [name for name in ("obs", "value") if jax.tree.leaves(getattr(state.statistics, name, ()))]
+        hint = "has running statistics, which normalize_{0}=False ignores; use the train of its run, or normalize_{0}=True"
+        fields = [name for name in unread if not getattr(self.trained, f"normalize_{name}")]
+        raise_if_any([Problem("state", ..., hint.format(name)) for name in fields])
+        return state
 
     @functools.cached_property
     def _evaluation_env(self) -> Environment:
@@ -282,11 +293,3 @@ def make_axis(name: str | None, size: int | None) -> Axis | None:
     if not is_count(size):
         raise config_error("axis_size", size, "must be the number of devices on the axis, an int of at least 1")
     return Axis(name, size)
-
-
-def _check_state(state: Any) -> TrainState:
-    """Return a state; raise a ConfigError for objects of other types."""
-    if not isinstance(state, TrainState):
-        hint = "must be a TrainState, such as the attribute `state` of a result or a run"
-        raise config_error("state", type(state).__name__, hint)
-    return state

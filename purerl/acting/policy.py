@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.acting.rollout import one_step
-from purerl.core.errors import Problem, config_error, raise_if_any
+from purerl.core.errors import Problem, config_error, is_flag, raise_if_any
 from purerl.core.keys import typed_key
 from purerl.core.spaces import Space, entries_of, is_index
 from purerl.core.types import Network, Outputs, PyTree
@@ -51,11 +51,14 @@ class Policy:
             The actions that the environments receive, `[B, ...]`, and the next hidden state.
 
         Raises:
-            ConfigError: observations, flags, hidden state or key are not those of these environments.
+            ConfigError: observations, flags, hidden state or key are not those of these environments, or `deterministic` is not a
+              bool.
         """
         if isinstance(deterministic, Tracer):
             hint = "must be True or False when the call is traced; use jax.jit(policy, static_argnums=4)"
             raise config_error("deterministic", ..., hint)
+        if not is_flag(deterministic):
+            raise config_error("deterministic", deterministic, "must be True or False")
         outputs, carry = self.outputs(carry, obs, first)
         action = outputs.policy.mode() if deterministic else outputs.policy.sample(outputs.policy.noise(typed_key(key)))
         return outputs.policy.env_action(action, self.action_space), carry

@@ -119,6 +119,9 @@ def _likely_mistakes(cfg: OnPolicyConfig, given: dict[str, Any]) -> list[Problem
         found.append(Problem("lr_schedule", cfg.lr_schedule, hint))
     if is_adam and surely_holds(cfg.adam_eps, lambda x: x < 1e-37):
         found.append(Problem("adam_eps", cfg.adam_eps, "makes parameters NaN whose gradient is 0; the default is 1e-5"))
+    if cfg.num_levels and cfg.randomize:
+        hint = f"a level has its own randomized parameters, so training has only {cfg.num_levels} values of each"
+        found.append(Problem("num_levels", cfg.num_levels, hint))
     if cfg.learning_starts < cfg.warmup_steps and surely_holds(cfg.target_kl, np.isfinite):
         hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
         found.append(Problem("target_kl", cfg.target_kl, hint))
@@ -137,7 +140,8 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
         is_image = space.dtype == np.uint8 and len(space.shape) == 3
         if np.dtype(space.dtype).name in hints and not is_image and not is_index(space):
             found.append(Problem("env", ..., f"observations of {space.dtype.name} {hints[space.dtype.name]}"))
-        if "torso" not in given and len(space.shape) == 3 and _has_channels_first(*space.shape):
+        height, width, channels = space.shape if len(space.shape) == 3 else (0, 0, 0)
+        if "torso" not in given and _has_channels_first(height, width, channels // cfg.frame_stack):
             found.append(Problem("env", ..., f"observations {list(space.shape)} {order}"))
     is_gaussian = "network" not in given and cfg.action_distribution not in ("tanh", "beta")
     return found + [problem for part in parts_of(env.action_space) if is_gaussian for problem in _actions_out_of_reach(part)]

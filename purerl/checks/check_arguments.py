@@ -137,6 +137,8 @@ def check_config(cfg: OnPolicyConfig, make_environment: Callable[..., Environmen
         raise ConfigError(found)
     if both := cfg.randomize.keys() & cfg.env_params.keys():
         found.append(Problem("randomize", sorted(both), "are also in env_params, which fixes them; remove them from either"))
+    if cfg.num_levels and cfg.randomize and cfg.randomize_each == "environment":
+        found.append(Problem("randomize_each", "environment", "needs num_levels=0, since each level has its own parameters"))
     try:
         environment = make_environment(cfg.env_params, cfg.randomize)
     except ConfigError as error:

@@ -38,8 +38,9 @@ class OnPolicyConfig(Config, Batches):
           `auto`: the entry that the suite defines; for a custom environment, the entry named "action_mask", if there is one.
         frame_stack: Number of latest frames in an observation, stacked along the last axis; at first, copies of the first frame.
           Of several entries, images and other entries with two or more axes are stacked.
-        num_levels: Number of levels (initial states, with their layouts or maps) in which training episodes begin; 0 for no
-          limit. Evaluation episodes begin in other levels by default; the difference in scores measures generalisation.
+        num_levels: Number of levels (initial states, with layouts, maps and randomized parameters) in which training episodes
+          begin; 0: no limit. Evaluation episodes begin in other levels by default; the difference in scores measures
+          generalisation.
         reset_pool: Number of first states that each update samples for new episodes, if the environment has slow resets; 0
           means `num_envs`. If more episodes begin, first states are used again, in a fraction `resets_reused` of the episodes.
         critic_obs: Entry of a dict observation that only the value network sees; "" if the policy sees all entries. `auto`: the

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from purerl.core.auto_reset import after_step, change_step
@@ -52,6 +53,10 @@ def with_frames(env: Environment, count: int) -> Environment:
     if nested := [name for name, x in entries_of(space).items() if name not in names and _can_stack(x, at_least=2)]:
         hint = f"stacks entries of the observation's top level alone, and leaves {', '.join(nested)} as they are"
         warn(str(Problem("frame_stack", count, hint)))
+    for name in names:
+        if (x := entries(space)[name]).dtype == np.uint8 and len(x.shape) == 2 and not is_index(x):
+            hint = f"makes images of the uint8 observations {name}{list(x.shape)}, which built-in networks divide by 255"
+            warn(str(Problem("frame_stack", count, f"{hint}; return float32 if they are not images")))
     join = lambda obs, frames: obs | frames if is_dict else frames[""]
     copies = lambda obs: {name: jnp.concatenate([_frame(entries(obs)[name])] * count, axis=-1) for name in names}
 

@@ -49,6 +49,8 @@ def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory:
     changed = [f"{name}= was another" for name in ("network", "torso", "memory") if is_other(name)]
     of_policy = ("action_distribution", "std", "log_std_min", "log_std_max")
     fields = [("activation", {"network", "torso"}), *((name, {"network"}) for name in of_policy if has_policy)]
+    fields += [("log_std_init", {"network"})] if has_policy and record["config"].get("std") != "parameter" else []
+    fields += [(name, set()) for name in ("critic_obs", "action_mask")]
     fields += [("obs_clip", set())] if record["config"]["normalize_obs"] else []
     plain = lambda x: x if isinstance(x, str) else np.unique(np.float32(x)).tolist()  # configs of a batch may be equal
     for name, arguments in fields:
@@ -81,7 +83,7 @@ def warm_start(state: TrainState, saved: Checkpoint, directory: Any, unit: str, 
         raise ConfigError([Problem("init_from", str(directory), text) for text in found])
     leaves = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path({"state": state})}
     both = all(any(name.startswith(INTRINSIC) for name in names) for names in (leaves, saved.arrays))
-    chosen = _prefixes(groups, leaves) if groups else WARM
+    chosen = _prefixes(groups, leaves, saved.arrays) if groups else WARM
     if both and (not groups or "predictor" in groups):
         chosen = (*chosen, INTRINSIC)
     is_taken = lambda name: _is_within(name, chosen) and not name.endswith(".discounted")
@@ -93,7 +95,11 @@ def warm_start(state: TrainState, saved: Checkpoint, directory: Any, unit: str, 
     if found:
         wrong = [Problem("init_from", str(directory), f"{name} {text}") for name, text in sorted(found.items())]
         if not groups and (fit := _groups_that_fit(here, found)):
-            wrong.append(Problem("init_groups", groups, f"use init_groups={fit} to copy the groups that fit"))
+            hint = f"use init_groups={fit} to copy the groups that fit"
+            hint += (
+                ", which may compute something else without the statistics" if "statistics" not in fit and _kinds(found) else ""
+            )
+            wrong.append(Problem("init_groups", groups, hint))
         raise ConfigError(wrong)
     _check_finite(saved, there, directory)
 
@@ -117,8 +123,14 @@ def _check_finite(saved: Checkpoint, copied: dict[str, np.ndarray], directory: A
         warn(f"init_from = {str(directory)!r}: {text}, and the runs that start from them diverge too")
 
 
-def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ...]:
+def _prefixes(groups: tuple[str, ...], leaves: Collection[str], saved: Collection[str]) -> tuple[str, ...]:
     """Return the prefix of each group's array names. Warn about parameters in no group, which keep their initial values.
+
+    Without the group "statistics", also warn about running statistics that only one of the runs has, or that begin anew.
+
+    Args:
+        groups: names of groups.
+        leaves, saved: names of the arrays of the new run, and of the other run.
 
     Raises:
         ConfigError: a group has no arrays.
@@ -129,12 +141,22 @@ def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ..
     hint = f"this run has no such group; choose from {', '.join(sorted(set(map(_group_of, params))))}, statistics"
     unknown = [group for group, prefix in by_group.items() if not any(_is_within(name, (prefix,)) for name in leaves)]
     raise_if_any([Problem("init_groups", group, hint) for group in unknown])
-    if "statistics" not in groups and any(_is_within(name, (f"{WARM[1]}.obs", f"{WARM[1]}.value")) for name in leaves):
+    read = set() if "statistics" in groups else {"obs"} if all(x.startswith("policy") for x in groups) else {"obs", "value"}
+    here, there = (_kinds(names) & read for names in (leaves, saved))
+    if differ := sorted(here ^ there):
+        fields = ", ".join(f"normalize_{kind}" for kind in differ)
+        warn(f"init_groups = {groups!r}: {fields} differs between the runs, so that copied networks compute something else here")
+    elif here:
         hint = "the running statistics begin anew, but copied networks expect those of the other run; add 'statistics'"
         warn(f"init_groups = {groups!r}: {hint}")
     if new := sorted({_group_of(name) for name in params if not _is_within(name, prefixes)}):
         warn(f"init_groups = {groups!r}: {', '.join(new)} begin with new parameters")
     return prefixes
+
+
+def _kinds(names: Collection[str]) -> set[str]:
+    """Return the kinds of numbers, "obs" or "value", of which some arrays are running statistics."""
+    return {kind for kind in ("obs", "value") if any(_is_within(name, (f"{WARM[1]}.{kind}",)) for name in names)}
 
 
 def _groups_that_fit(here: Collection[str], wrong: Collection[str]) -> tuple[str, ...]:

@@ -118,3 +118,24 @@ def test_traced_choice_of_the_mode_is_named():
     with pytest.raises(purerl.ConfigError, match=r"use jax\.jit\(policy, static_argnums=4\)"):
         jax.jit(policy)(*args, True)
     jax.jit(policy, static_argnums=4)(*args, True)
+
+
+@pytest.mark.parametrize("wrong", [9, 0, "False", None])
+def test_deterministic_must_be_true_or_false(wrong):
+    train = tiny()
+    state = train.init(KEY)
+    text = f"deterministic = {wrong!r}: must be True or False"
+    with pytest.raises(purerl.ConfigError, match=text):
+        train.policy(state)((), jnp.eye(4)[:2], jnp.ones(2, bool), KEY, wrong)
+    with pytest.raises(purerl.ConfigError, match=text):
+        train.evaluate(state, KEY, 6, wrong)  # as if the fourth argument were `max_steps`
+
+
+@pytest.mark.parametrize("field", ["normalize_obs", "normalize_value"])
+def test_statistics_that_a_train_does_not_apply_are_refused(field):
+    train, other = tiny(CFG.replace(**{field: True})), tiny()
+    state = train.init(KEY)
+    for function in (other.policy, other.update, lambda x: other.evaluate(x, KEY)):
+        with pytest.raises(purerl.ConfigError, match=f"which {field}=False ignores"):
+            function(state)
+    train.policy(other.init(KEY))  # without statistics, nothing was normalised

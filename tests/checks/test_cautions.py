@@ -74,6 +74,35 @@ def test_images_whose_channels_come_first_warn(shape, says):
     assert _has_channels_first(*shape) is says
 
 
+class Film:
+    """Images [frames, height, width]."""
+
+    action_space = purerl.Discrete(2)
+
+    def reset(self, key):
+        return (), jnp.zeros((12, 84, 84))
+
+    def step(self, key, state, action):
+        return state, jnp.zeros((12, 84, 84)), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_stacked_images_whose_channels_come_first_warn(count):
+    cfg = CFG.replace(frame_stack=count, torso="mlp")
+    with pytest.warns(UserWarning, match=r"observations \[12, 84, .* are read as \[height, width, channels\]"):
+        purerl.make_train(cfg, env=purerl.wrap_env(Film()))
+
+
+def test_levels_with_randomized_parameters_warn():
+    cfg = CFG.replace(env="Pendulum-v1", num_levels=3, randomize={"g": purerl.Uniform(8, 12)})
+    with pytest.warns(
+        UserWarning, match="num_levels = 3: a level has its own randomized parameters, so training has only 3 values"
+    ):
+        purerl.make_train(cfg)
+    with pytest.raises(purerl.ConfigError, match="randomize_each = 'environment': needs num_levels=0"):
+        purerl.make_train(cfg.replace(randomize_each="environment"))
+
+
 @pytest.mark.parametrize(("low", "high"), [(2e6, 5e6), (100, np.inf), (-np.inf, -50), (0, 1e7)])
 def test_actions_that_a_gaussian_policy_hardly_reaches_warn(low, high):
     bounds = np.array([[-1, low], [1, high]], np.float32)

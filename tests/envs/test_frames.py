@@ -50,6 +50,15 @@ def played(env, steps=7):
     return np.stack(seen), np.stack(before)
 
 
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_bytes_that_become_images_warn(as_dict):
+    with pytest.warns(
+        UserWarning, match=r"frame_stack = 2: makes images of the uint8 observations .*\[4, 4\], which .* divide by 255"
+    ):
+        with_frames(purerl.wrap_env(Film((4, 4), as_dict, np.uint8)), 2)
+    with_frames(purerl.wrap_env(Film((4, 4, 1), as_dict, np.uint8)), 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("slow_reset", [False, True])
 @pytest.mark.parametrize("args", [((4, 4),), ((4, 4, 1),), ((1,),), ((4, 4), True)])

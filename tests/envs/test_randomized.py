@@ -215,7 +215,8 @@ def test_bounds_can_be_swept_in_one_program():
 
 @pytest.mark.slow
 def test_levels_have_their_own_parameters():
-    train = purerl.make_train(PENDULUM.replace(num_levels=3))
+    with pytest.warns(UserWarning, match="a level has its own randomized parameters"):
+        train = purerl.make_train(PENDULUM.replace(num_levels=3))
     params = jax.vmap(train.init)(jax.random.split(KEY, 8)).actor.env_state.params
     assert len(np.unique(params["g"])) == 3
 

@@ -82,6 +82,25 @@ def test_warm_start_of_groups_names_the_new_parameters(tmp_path):
         purerl.fit(CFG, init_groups=("policy",))
 
 
+GROUPS = ("policy", "value")
+
+
+@pytest.mark.parametrize("field", ["normalize_obs", "normalize_value"])
+def test_warm_start_of_groups_names_statistics_that_one_run_has(field, tmp_path):
+    plain, normalized = tiny(), tiny(CFG.replace(**{field: True}))
+    for i, (source, other) in enumerate([(plain, normalized), (normalized, plain)]):
+        purerl.save(tmp_path / str(i), source, source.init(jax.random.key(0)))
+        state = other.init(jax.random.key(1))
+        with pytest.raises(purerl.ConfigError, match="may compute something else without the statistics"):
+            started(state, tmp_path / str(i))
+        with pytest.warns(UserWarning, match=f"{field} differs between the runs"):
+            started(state, tmp_path / str(i), GROUPS)
+    normalized = tiny(CFG.replace(normalize_value=True)).init(jax.random.key(1))
+    with pytest.warns(UserWarning, match="begin with new parameters") as told:  # the policy does not read values
+        started(normalized, tmp_path / "0", ("policy",))
+    assert len(told) == 1
+
+
 CURIOUS = {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}
 
 
@@ -169,6 +188,9 @@ def test_networks_that_compute_something_else_warn(tmp_path):
     fitted(**options, directory=tmp_path / "b", env=force)
     options["cfg"] = CFG.replace(action_distribution="beta")
     with pytest.warns(UserWarning, match="action_distribution was 'auto', std was 'state', so that the copied networks"):
+        fitted(**options, init_from=tmp_path / "b", env=force)
+    options["cfg"] = CFG.replace(std="state", log_std_init=-1.0)  # of `parameter`, the copied value counts
+    with pytest.warns(UserWarning, match="log_std_init was 0.0, so that the copied networks"):
         fitted(**options, init_from=tmp_path / "b", env=force)
     fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="relu"))
 
