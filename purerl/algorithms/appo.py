@@ -20,9 +20,8 @@ that runs are reproducible. V-trace uses values of the newest parameters, and bo
 rollout used four times, APPO with a target network copied every eight updates scored like PPO on CartPole and Breakout. On
 Breakout, with a target copied in every update or without correction, the score was a third lower than with the copy every eight
 updates. Without lag, using each rollout in four updates was better than PPO's four epochs on Breakout (12.2 against 8.7 after
-250,000 steps), and no better on CartPole. An update takes longer than an update of PPO. The
-final return divided by the seconds of the run was higher for PPO on CartPole, and for APPO without lag on Breakout
-(`tests/benchmarks/RESULTS.md`).
+250,000 steps), and no better on CartPole. An update takes longer than an update of PPO. The final return divided by the seconds
+of the run was higher for PPO on CartPole, and for APPO without lag on Breakout (`tests/benchmarks/RESULTS.md`).
 
 **Metrics** in addition to PPO's (with `correction="none"`, only `data_age` and `target_updates`):
 

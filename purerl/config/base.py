@@ -123,7 +123,7 @@ class OnPolicyConfig(Config, Batches):
         normalize_obs: Running statistics standardise observations. `auto`: True for continuous actions and numeric entries.
         normalize_entries: Entries of a dict observation to standardise. () means all numeric entries except the action mask.
         obs_clip: Bound on the absolute value of standardised observations.
-        normalize_reward: Rewards are divided by the running deviation of the discounted return. `auto`: True for a Box.
+        normalize_reward: Rewards are divided by the deviation of discounted returns. `auto`: True for continuous actions.
         reward_clip: Bound on the absolute value of scaled rewards; inf: no clip. `auto`: 10 for continuous actions, else inf.
         normalize_value: The value network predicts values that are standardised by running statistics of the value targets.
 

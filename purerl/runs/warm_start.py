@@ -50,7 +50,8 @@ def warn_of_other_networks(saved: Checkpoint, record: dict[str, Any], directory:
     of_policy = ("action_distribution", "std", "log_std_min", "log_std_max")
     fields = [("activation", {"network", "torso"}), *((name, {"network"}) for name in of_policy if has_policy)]
     fields += [("log_std_init", {"network"})] if has_policy and record["config"].get("std") != "parameter" else []
-    fields += [(name, set()) for name in ("critic_obs", "action_mask")]
+    entries = [("critic_obs", {"network"}), ("action_mask", set())]  # which entry `auto` means is not in a record
+    fields += [x for x in entries if "auto" not in (saved.record["config"].get(x[0]), record["config"][x[0]])]
     fields += [("obs_clip", set())] if record["config"]["normalize_obs"] else []
     plain = lambda x: x if isinstance(x, str) else np.unique(np.float32(x)).tolist()  # configs of a batch may be equal
     for name, arguments in fields:

@@ -1,6 +1,7 @@
 """Warm starts."""
 
 import functools
+import json
 import warnings
 from typing import Any
 
@@ -10,8 +11,8 @@ from flax import linen as nn
 
 import purerl
 from purerl.runs.analysis.plots import curves_of
-from purerl.runs.storage.checkpoint import newest_readable
-from purerl.runs.warm_start import _groups_that_fit, warm_start
+from purerl.runs.storage.checkpoint import Checkpoint, newest_readable
+from purerl.runs.warm_start import _groups_that_fit, warm_start, warn_of_other_networks
 from tests.helpers.interrupted import fitted
 from tests.helpers.probes import Varied, boxed
 from tests.helpers.tiny import CFG, digest, tiny
@@ -193,6 +194,15 @@ def test_networks_that_compute_something_else_warn(tmp_path):
     with pytest.warns(UserWarning, match="log_std_init was 0.0, so that the copied networks"):
         fitted(**options, init_from=tmp_path / "b", env=force)
     fitted(updates=1, init_from=tmp_path / "a", cfg=CFG.replace(activation="relu"))
+
+
+@pytest.mark.parametrize("field", ["critic_obs", "action_mask"])
+@pytest.mark.parametrize(("then", "now", "warns"), [("a", "b", True), ("a", "a", False), ("", "auto", False)])
+def test_networks_that_read_other_entries_warn(field, then, now, warns, recwarn):
+    record = lambda value: {"objects": {}, "numbers": {}, "config": json.loads(CFG.replace(**{field: value}).to_json())}
+    saved = Checkpoint(0, record(then), {})
+    warn_of_other_networks(saved, record(now), "runs/a")
+    assert [f"{field} was 'a'" in str(x.message) for x in recwarn] == [True] * warns
 
 
 def test_diverged_runs_are_no_start(tmp_path):
