@@ -199,10 +199,10 @@ class Train:
         if not isinstance(state, TrainState):
             hint = "must be a TrainState, such as the attribute `state` of a result or a run"
             raise config_error("state", type(state).__name__, hint)
-        unread = [name for name in ("obs", "value") if jax.tree.leaves(getattr(state.statistics, name, ()))]
+        kinds = [name for name in ("obs", "value") if jax.tree.leaves(getattr(state.statistics, name, ()))]
+        ignored = [name for name in kinds if not getattr(self.trained, f"normalize_{name}")]
         hint = "has running statistics, which normalize_{0}=False ignores; use the train of its run, or normalize_{0}=True"
-        fields = [name for name in unread if not getattr(self.trained, f"normalize_{name}")]
-        raise_if_any([Problem("state", ..., hint.format(name)) for name in fields])
+        raise_if_any([Problem("state", ..., hint.format(name)) for name in ignored])
         return state
 
     @functools.cached_property
