@@ -33,6 +33,8 @@ def _pairs(read: Callable[[str], Any]) -> Any:
     def parse(words):
         if len(words) % 2:
             raise ValueError("each name needs a value")
+        if len(set(words[::2])) < len(words[::2]):
+            raise ValueError("a name is given twice")
         return {name: read(value) for name, value in zip(words[::2], words[1::2], strict=True)}
 
     texts = lambda x: [str(word) for pair in x.items() for word in pair]
@@ -151,7 +153,7 @@ ONLY_FLAGS = ("config", "distributed", "coordinator", "num_processes", "process_
 
 def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: type[Options]) -> dict[str, Any]:
     try:
-        values = tomllib.loads(pathlib.Path(path).read_text())
+        values = tomllib.loads(pathlib.Path(path).read_text("utf-8"))
     except OSError as error:
         raise config_error("config", path, f"cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -181,16 +183,25 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
 
 
 def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> None:
-    """Raise a ConfigError if the command does not have some of the given flags; list them, each with a flag to use instead."""
+    """Raise a ConfigError if the command does not have some of the given flags; list them, each with a flag to use instead.
+
+    Refuse a flag of names, such as --env-params, that is given twice, too, since only the last would count.
+    """
     if not (args and args[0] in algorithms):
         return
-    known = [*_fields_of(algorithms[args[0]], options), *OF_TYRO]
+    fields = _fields_of(algorithms[args[0]], options)
+    known = [*fields, *OF_TYRO]
     given = {name if name in known else name.removeprefix("no_"): x for name, x in given_flags(args).items()}
     values = {name: value for name, (_, value) in given.items()}
     as_flags = lambda hint: _as_flags(re.sub(r"'(\w+)'", r"`\1`", hint) if "did you mean" in hint else hint, known)
     command = f"tune {args[0]}" if options is Tuning else args[0]
     found = unknown_names(values, known, "flag", f"purerl {command} --help-all lists all")
-    raise_if_any([Problem(given[name][0], value, as_flags(hint)) for name, value, hint in found])
+    found = [Problem(given[name][0], value, as_flags(hint)) for name, value, hint in found]
+    flags = [arg.partition("=")[0] for arg in args]
+    lists = {name for name, field in fields.items() if isinstance(_default_of(field), tuple | dict)} - {"sweep", "param"}
+    several = {name for name in lists if _flag_type(fields[name]) is not WIDTHS}  # widths replace each other
+    twice = [(flag, text) for name, (flag, text) in given.items() if name in several and flags.count(flag) > 1]
+    raise_if_any(found + [Problem(flag, text, "is given twice; write all its values after one flag") for flag, text in twice])
 
 
 def _fields_of(cls: type[OnPolicyConfig], options: type[Options]) -> dict[str, dataclasses.Field]:
@@ -238,7 +249,10 @@ def refuse_swept(args: list[str], asked: Options) -> None:
     """Raise a ConfigError if a flag sets a field that --sweep or --param sets, too."""
     given = given_flags(args)
     for option in ("sweep", "param"):
-        names = [text.partition("=")[0].lstrip("-").replace("-", "_").replace(".", "_") for text in getattr(asked, option, ())]
+        paths = [text.partition("=")[0].lstrip("-").replace("-", "_") for text in getattr(asked, option, ())]
+        parts = [path.partition(".") for path in paths if path.startswith(("env_params.", "env_kwargs."))]
+        names = [path.replace(".", "_") for path in paths]
+        names += [field for field, _, name in parts if name in str(given.get(field, ("", ""))[1]).split()[::2]]
         hint = f"has no effect, since --{option} sets the field, too; leave out one of them"
         raise_if_any([Problem(given[name][0], given[name][1], hint) for name in names if name in given])
 

@@ -113,6 +113,9 @@ def test_rnd_flag_enables_rnd_and_prefixed_flags_set_its_fields(tmp_path, monkey
         (["ppo"], "[rnd]\nint_coef = 7\n", "must be true or false"),
         (["ppo"], "lag = 8\n", "no such flag"),
         (["ppg"], "n_pj = 8\n", "did you mean 'n_pi'"),
+        (["ppo", "--env-params", "g", "9", "--env-params", "m", "2"], "", "is given twice; write all its values after one flag"),
+        (["ppo", "--info", "a", "--info=b"], "", "is given twice; write all its values after one flag"),
+        (["ppo", "--env-params", "length", "0.5", "--sweep", "env_params.length=0.4,0.6"], "", "--sweep sets the field, too"),
     ],
 )
 def test_flags_without_effect_or_of_unknown_names_are_refused(flags, file, says, tmp_path, capsys):
