@@ -162,7 +162,8 @@ class Search:
 
     def restore(self, point: Point) -> Point:
         """Convert hyperparameters that were read from JSON back to their original types."""
-        return self._from_optuna(self._to_optuna(point))
+        found = self._from_optuna(self._to_optuna(point))
+        return {path: found[path] for path in self.values}  # an earlier call may have had the fields in another order
 
     def _from_optuna(self, drawn: Point) -> Point:
         """Convert Optuna's parameters to config values. Floats from a range are rounded to `Range.digits`."""

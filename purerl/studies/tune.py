@@ -16,7 +16,7 @@ import math
 import pathlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from purerl.checks.check_arguments import check_type
@@ -100,7 +100,7 @@ class TuneResult(NamedTuple):
         """Return the best config as TOML, for `purerl ... --config`."""
         if self.cfg is None:
             raise config_error("cfg", None, "the study was stopped before it chose a config")
-        return as_toml(self.cfg)
+        return as_toml(self.cfg, self.point)
 
 
 def tune(
@@ -299,23 +299,27 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
 # --- configs as text --------------------------------------------------------------------------------------------------
 
 
-def _changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
-    """Return the values of a config that differ from the defaults of its class, by field."""
+def _changed_values(cfg: OnPolicyConfig | RNDConfig, kept: Collection[str] = ()) -> dict[str, Any]:
+    """Return the values of a config that differ from the defaults of its class, and those of `kept`, by field."""
     values = {field: to_python(getattr(cfg, field.name)) for field in dataclasses.fields(cfg)}
-    return {field.name: as_written(field, x) for field, x in values.items() if x != default_of(field)}
+    return {field.name: as_written(field, x) for field, x in values.items() if field.name in kept or x != default_of(field)}
 
 
-def as_toml(cfg: OnPolicyConfig) -> str:
-    """Return a config as TOML flags, for `--config`."""
+def as_toml(cfg: OnPolicyConfig, kept: Collection[str] = ()) -> str:
+    """Return a config as TOML flags, for `--config`: the fields that differ from the class's defaults, and those of `kept`.
+
+    A preset beside the file may have other defaults, which must not replace the tuned values that `kept` names.
+    """
 
     def text(value):
         if isinstance(value, dict):
             return "{ " + ", ".join(f"{name} = {text(x)}" for name, x in value.items()) + " }"
         return repr(value) if isinstance(value, float) else json.dumps(value)
 
-    values = _changed_values(cfg)
+    values = _changed_values(cfg, {path.partition(".")[0] for path in kept})
     if cfg.rnd is not None:
-        values |= {"rnd": True} | {f"rnd_{name}": x for name, x in _changed_values(cfg.rnd).items()}
+        inner = {path.removeprefix("rnd.") for path in kept if path.startswith("rnd.")}
+        values |= {"rnd": True} | {f"rnd_{name}": x for name, x in _changed_values(cfg.rnd, inner).items()}
     if "randomize" in values:
         values["randomize"] = {name: str(x) for name, x in values["randomize"].items()}
     given = dict(values.pop("env_kwargs", ()))

@@ -82,6 +82,13 @@ def test_distributions_survive_a_file_of_flags(tmp_path):
     assert config_of(purerl.PPOConfig, values_of(flags(), found)) == cfg
 
 
+def test_file_of_a_tuned_config_keeps_defaults_that_a_preset_replaces(tmp_path):
+    cfg = purerl.preset("Breakout-MinAtar").replace(gamma=purerl.PPOConfig().gamma)
+    assert cfg.gamma != purerl.preset("Breakout-MinAtar").gamma
+    (tmp_path / "best.toml").write_text(as_toml(cfg, ["gamma"]))
+    assert asked_for(["ppo", "--preset", "Breakout-MinAtar", "--config", str(tmp_path / "best.toml")]) == cfg
+
+
 def test_flags_of_names_and_values_add_to_those_of_a_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     params = "env_params = {gravity = 9.0, tau = 0.05}"

@@ -82,3 +82,23 @@ def test_pruners_of_repeated_calls_decide_alike():
         return search.trials_to_prune([], batch._replace(scores=tuple((float(n % 5),) for n in batch.trials)))
 
     assert stopped() == stopped()
+
+
+def test_study_continued_with_fields_in_another_order_tries_no_config_twice(monkeypatch, tmp_path):
+    monkeypatch.setattr(studies.Study, "_train", untrained(lambda point: point["num_epochs"]))
+    values, options = (
+        {"num_epochs": (1, 2), "activation": ("tanh", "relu")},
+        {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0},
+    )
+    first = study_of(values, 4, options, tmp_path)
+    first.next()
+    first.next()
+    first.close()
+    again = study_of(dict(reversed(values.items())), 4, options, tmp_path)
+    while again.next():
+        pass
+    again.close()
+    assert {tuple(sorted(trial.point.items())) for trial in again.trials()} == {
+        (("activation", a), ("num_epochs", n)) for a in ("tanh", "relu") for n in (1, 2)
+    }
+    assert len(again.best(9)) == len(again.trials()) == 4
