@@ -81,8 +81,6 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
     console.print(table)
     first = "The best config" if len(set(made.tasks)) == 1 else "The best config of each task"
     lines = [f"{first} was selected on these seeds, so its score is biased; train it with new seeds."]
-    if result.diverged:
-        lines.append(f"{result.diverged} of {result.returns.size} runs diverged and have no score.")
     if result.stopped_by:
         lines.append(f"Stopped in program {len(result.results)} of {len(result.programs)}{_continue_hint(asked)}")
     console.print("\n".join([*_few_seeds(summary), *lines]), **PLAIN)

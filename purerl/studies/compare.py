@@ -129,7 +129,7 @@ def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float
     if isinstance(reference, str | os.PathLike):
         path = pathlib.Path(reference).expanduser()
         try:
-            table = (json if path.suffix == ".json" else tomllib).loads(path.read_text())
+            table = (json if path.suffix == ".json" else tomllib).loads(path.read_text("utf-8"))
         except ValueError as error:
             raise config_error("reference", str(reference), f"cannot be read: {error}") from error
     if not isinstance(table, Mapping):

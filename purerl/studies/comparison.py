@@ -53,13 +53,15 @@ class Comparison:
 
     @property
     def unequal(self) -> str:
-        """Return a note on entries with different numbers of steps or seeds, beginnings or kinds of evaluations; "" without."""
+        """Return a note on entries with different steps, seeds, algorithms, beginnings or evaluations; "" without."""
         steps = [f"{task} {self.steps_of(task)}" for task in self.tasks if " or " in self.steps_of(task)]
         seeds = [name for name, of_tasks in self.entries.items() if len({len(one.scores) for one in of_tasks.values()}) > 1]
         found = [f"Entries were trained for different numbers of steps: {'; '.join(steps)}."] if steps else []
         warm = [name for name, of_tasks in self.entries.items() if any(one.is_warm for one in of_tasks.values())]
         if 0 < len(warm) < len(self.entries):
             found += [f"{', '.join(warm)} began with the parameters of other runs, whose steps are not counted."]
+        several = {name: {one.algorithm for one in of_tasks.values()} for name, of_tasks in self.entries.items()}
+        found += [f"{name} has runs of several algorithms: {', '.join(sorted(x))}." for name, x in several.items() if len(x) > 1]
         if seeds and self.reference:
             found += [f"Tasks with more seeds count more in the column of all tasks: {', '.join(seeds)}."]
         modes = {name: {(one.evaluated or {}).get("deterministic") for one in of.values()} for name, of in self.entries.items()}

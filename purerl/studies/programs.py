@@ -1,6 +1,7 @@
 """Programs of a sweep: batches of configs that are trained side by side, and their plan in the sweep's directory."""
 
 import contextlib
+import json
 import pathlib
 import re
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from purerl.runs.directory import PLAN, Lock
 from purerl.runs.fit import evaluation_of
 from purerl.runs.options import OBJECTS
 from purerl.runs.storage.checkpoint import saved_updates
+from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies.reading import has_begun, read_plan, refuse_another
@@ -78,8 +80,8 @@ def lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None
             planning.callback(Lock(folder).release)
 
 
-def read_at_once(home: pathlib.Path, wanted: dict[str, Any], numbers: dict[str, str]) -> int | None:
-    """Return `at_once` of the sweep that was begun in a directory; None if no sweep was begun there.
+def read_begun(home: pathlib.Path, wanted: dict[str, Any], numbers: dict[str, str]) -> dict[str, Any] | None:
+    """Return the plan of the sweep that was begun in a directory; None if no sweep was begun there.
 
     Warn if values in the custom objects differ from `numbers`.
 
@@ -91,5 +93,19 @@ def read_at_once(home: pathlib.Path, wanted: dict[str, Any], numbers: dict[str, 
         raise CheckpointMismatch(home, ["the directory contains a run, not a sweep"])
     if saved is None or not has_begun(home):  # killed before its first checkpoint
         return None
-    refuse_another(home / PLAN, saved, wanted, numbers)
-    return saved["at_once"]
+    known = {name: x for name, x in wanted.items() if name in saved or name != "start"}  # older versions saved no start
+    refuse_another(home / PLAN, saved, known, numbers)
+    return saved
+
+
+def save_plan(home: pathlib.Path, saved: dict[str, Any] | None, plan: dict[str, Any]) -> None:
+    """Write the plan of a sweep, unless the directory has the plan `saved`.
+
+    Raises:
+        CheckpointMismatch: the programs in the directory have other names.
+    """
+    if saved is None:
+        with write_errors(home / PLAN):
+            atomic_write(home / PLAN, json.dumps(plan, indent=1).encode())
+    elif len(plan["programs"]) > 1 and list(saved["programs"]) != list(plan["programs"]):
+        raise CheckpointMismatch(home, ["the order of the swept fields, which name the folders of the programs"])

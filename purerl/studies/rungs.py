@@ -23,6 +23,7 @@ from purerl.studies.steps import Step
 
 Arrays = dict[str, np.ndarray]  # the arrays of a state without its update counter, each with a run axis
 SCORED = 0.2  # a score is the mean return of the last 20 % of a rung; if no episode ended in these, of the whole rung
+UNEQUAL = 1.05  # largest ratio of the steps of two configs whose scores are compared without a note
 CHUNK_SECONDS = 2.0  # approximate duration of a chunk; a signal takes effect at the end of a chunk
 
 
@@ -55,12 +56,21 @@ def check_program(train: Train, rungs: int) -> None:
 
 
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:
-    """Check that an episode fits into the first rung. If it is longer than all of training, return a warning, else "".
+    """Check that an episode fits into the first rung.
+
+    Return a warning if an episode is longer than all of training, or if a rung ends after different numbers of steps; else "".
 
     Raises:
         ConfigError: the first rung is too short, and fewer rungs would make it long enough.
     """
     found, warning = {}, ""  # hints, by the largest number of rungs that would work
+    trains = list(trains)
+    for rung in range(rungs):
+        ends = [end_of_rung(rung, rungs, train.plan.num_updates) * train.plan.batch_size for train in trains]
+        if max(ends) > UNEQUAL * min(ends):
+            warning = f"rung {rung + 1} ends after {min(ends):,} to {max(ends):,} steps, depending on num_envs and num_steps; "
+            warning += "scores after more steps are higher, so use a larger total_timesteps, or fewer rungs"
+            break
     for train in trains:
         limit, updates = train.env.max_steps or 0, train.plan.num_updates
         steps = [end_of_rung(0, n, updates) * train.cfg.num_steps for n in range(1, rungs + 1)]

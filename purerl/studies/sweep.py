@@ -21,16 +21,16 @@ from purerl.config.value_checks import not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, config_error, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices.processes import agree, call_in_first, process_count
-from purerl.runs.directory import PLAN, run_directory
+from purerl.runs.directory import absolute_path, run_directory
 from purerl.runs.fit import FitResult, check_arguments, fit
 from purerl.runs.logging.console import format_count
 from purerl.runs.options import SEED, int_from, optional, wrong_values
 from purerl.runs.stopping import STOPPED
-from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.runs.storage.object_values import numbers_of
 from purerl.studies import space
-from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, read_at_once, runs_of
+from purerl.studies.programs import Program, count_fitting, lock_plan, name_of, read_begun, runs_of, save_plan
 from purerl.studies.reading import Summary, final_returns, has_begun, has_current_evaluation, summary_of
+from purerl.studies.rungs import UNEQUAL
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 RULES = {("draws",): int_from(0), ("method",): one_of("sobol", "random"), ("seed",): SEED}
@@ -161,20 +161,22 @@ class Sweep:
         """Return the programs of the sweep that was begun in a directory, or new programs."""
         config = {**json.loads(self.cfg.to_json()), "total_timesteps": None}
         points = [{path: space.to_json(x) for path, x in point.items()} for point in self.points]
+        origin = options.get("init_from") and str(absolute_path(options["init_from"]))
+        start = [origin, list(options.get("init_groups", ())), options.get("continue_steps", False)] if origin else None
         plan = {"algorithm": algorithm_of(self.cfg), "config": config, "points": points, "seed": seed, "num_seeds": num_seeds}
+        plan |= {"start": start}
         alone = process_count() == 1
         runs = [runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
         numbers = next((numbers_of(x.train.given, x.train.env) for x in runs), {})
-        saved = None if home is None else call_in_first(lambda: read_at_once(home, plan, numbers))
+        saved = None if home is None else call_in_first(lambda: read_begun(home, plan, numbers))
         most = len(self.points)
         fit_at_once = lambda: min((count_fitting(x, most) for x in runs), default=most)
-        (at_once,), _ = agree(saved or at_once or fit_at_once())
+        (at_once,), _ = agree(saved["at_once"] if saved else at_once or fit_at_once())
         programs = self.programs(at_once)
         if home is not None:
             plan |= {"at_once": at_once, "labels": self.labels, "programs": {x.name: x.places for x in programs}}
             plan["numbers"] = numbers
-            with write_errors(home / PLAN):
-                call_in_first(lambda: saved or atomic_write(home / PLAN, json.dumps(plan, indent=1).encode()))
+            call_in_first(lambda: save_plan(home, saved, plan))
         return programs
 
 
@@ -200,8 +202,14 @@ class SweepResult(NamedTuple):
 
     @property
     def note(self) -> str:
-        """Return a note on programs that `stop_when` ended early, and on programs without a current evaluation; "" without."""
-        found = []
+        """Return a note on programs that `stop_when` ended early, and on other reasons why scores are not alike; "" without."""
+        found, ended = [], [x.progress for x in self.results if x.progress.is_finished]
+        if self.diverged:
+            found += [f"{self.diverged} of {self.returns.size} runs diverged and have no score"]
+        trained = sorted({x.steps_of_run() for x in ended})
+        if trained and trained[-1] > UNEQUAL * trained[0] and not any("total_timesteps" in point for point in self.sweep.points):
+            steps = " or ".join(f"{x:,}" for x in trained)
+            found += [f"configs were trained for {steps} steps, since training has whole updates"]
         if stopped := {x.progress.steps_of_run() for x in self.results if x.stopped_by == STOPPED and not x.progress.is_finished}:
             steps = ", ".join(f"{x:,}" for x in sorted(stopped))
             mean = "the rule sees all configs of a program together, and a score at a stop is biased upwards"
@@ -247,14 +255,14 @@ class SweepResult(NamedTuple):
     def summary(self) -> list[Summary]:
         """Return each config's label, and the interquartile mean over the seeds that have a score, with its interval.
 
-        The best configs come first. A config in which some seed has no score comes last, since the mean of its other seeds
-        would be too high.
+        The best configs come first. Configs in which seeds have no score come last, the fewest such seeds first, since the mean
+        of the other seeds would be too high.
         Configs of different tasks are not ranked against each other: each task has its own rows, in the order of the sweep.
         """
         tasks = list(dict.fromkeys(self.sweep.tasks))
         every = zip(self.sweep.tasks, self.sweep.labels, self.returns, strict=True)
         rows = [(tasks.index(task), summary_of(label, scores)) for task, label, scores in every]
-        rank = lambda row: (row[0], row[1].seeds < self.num_seeds, -np.nan_to_num(row[1].iqm, nan=-np.inf))
+        rank = lambda row: (row[0], -row[1].seeds, -np.nan_to_num(row[1].iqm, nan=-np.inf))
         return [row for _, row in sorted(rows, key=rank)]
 
     @property

@@ -256,8 +256,6 @@ def _finals(study: Study, best: list[Trial], final_seeds: int, home: Any, deadli
     last = train((winner.point,), name, seed + num_seeds, final_seeds)
     if last.stopped_by is not None:
         return _result(study, last.stopped_by, spent, finalists=rows)
-    if last.diverged:
-        warn(f"{last.diverged} of the {final_seeds} final runs diverged; the score excludes them")
     summary, cfg = summary_of(last.sweep.labels[0], last.returns[0]), space.with_values(study.search.cfg, winner.point)
     found = _result(study, None, spent, cfg=cfg, point=winner.point, summary=summary, finalists=rows)
     if home is not None:

@@ -41,6 +41,11 @@ def test_few_seeds_are_noted(tmp_path):
     assert comparison(a=range(5), b=range(8)).draw(tmp_path / "many.png").get_suptitle() == ""
 
 
+def test_entries_of_several_algorithms_are_noted():
+    one = {"A": scored([1.0] * 5), "B": scored([2.0] * 5)._replace(algorithm="daac", task=Task("B"))}
+    assert Comparison({"mine": one}, None, "").unequal == "mine has runs of several algorithms: daac, ppo."
+
+
 def test_names_with_special_signs_are_shown(tmp_path):
     found = comparison(**{"a|b\nc": [1.0, 2.0], "_hidden $x_$": [3.0, 4.0]})
     assert r"| a\|b c | 2 |" in str(found)

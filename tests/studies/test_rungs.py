@@ -34,6 +34,9 @@ def test_rungs_shorter_than_an_episode_are_refused():
     assert "an episode may take 4,000 steps, but training has only 3,800" in check_rungs([longer], 2)
     with pytest.raises(purerl.ConfigError, match="use rungs=2"):
         check_rungs([longer, train], 3)
+    small, large = (purerl.make_train(CFG.replace(total_timesteps=20_000, num_envs=16, num_steps=n)) for n in (128, 512))
+    assert check_rungs([small, small], 1) == ""
+    assert "rung 1 ends after 20,480 to 24,576 steps, depending on num_envs and num_steps" in check_rungs([small, large], 1)
 
 
 def test_trials_below_the_median_of_their_rung_stop():

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from purerl import cli
 from purerl.studies import space
 from purerl.studies import sweep as sweeps
 from purerl.studies.listing import list_overviews
+from purerl.studies.programs import save_plan
 from purerl.studies.reading import final_returns
 from tests.helpers.probes import Varied
 from tests.helpers.studies import GRID, SHORT, study_of
@@ -59,6 +61,33 @@ def test_all_programs_and_options_are_checked_before_training(tmp_path):
     with pytest.raises(purerl.ConfigError, match="gravity"):
         made.fit(0, tmp_path, eval_every=1, eval_env_params={"gravity": 1.0})
     assert list(tmp_path.iterdir()) == []  # otherwise a later correct call would be refused
+
+
+def test_configs_trained_for_different_steps_and_diverged_runs_are_noted(monkeypatch):
+    made = purerl.sweep(SHORT, {"num_steps": [16, 24]})
+    ended = lambda steps, finite: types.SimpleNamespace(
+        progress=types.SimpleNamespace(is_finished=True, steps_of_run=lambda: steps), finite=np.array(finite), stopped_by=None
+    )
+    monkeypatch.setattr(sweeps, "has_current_evaluation", lambda result: False)
+    monkeypatch.setattr(sweeps.SweepResult, "returns", np.ones((2, 2)))
+    note = lambda *results: sweeps.SweepResult(made, made.programs(), results, 2, None).note
+    assert note(ended(6400, [True, True]), ended(6500, [True, True])) == ""
+    found = note(ended(64, [True, False]), ended(96, [True, True]))
+    assert found.startswith("1 of 4 runs diverged and have no score; configs were trained for 64 or 96 steps")
+
+
+def test_sweep_continued_from_another_start_or_order_is_refused(tmp_path):
+    made = purerl.sweep(SHORT, {"gamma": [0.9, 0.95]})
+    made.fit(directory=tmp_path / "s", env=Varied())
+    with pytest.raises(purerl.CheckpointMismatch, match=r"start: None in sweep\.json, .*/a'"):
+        made.fit(directory=tmp_path / "s", env=Varied(), init_from=tmp_path / "a")
+    plan = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    del plan["start"]  # as written by older versions
+    (tmp_path / "s" / "sweep.json").write_text(json.dumps(plan))
+    made.fit(directory=tmp_path / "s", env=Varied())
+    saved, other = ({"programs": {f"0-{name}": [0], f"1-{name}": [1]}} for name in ("a=1,b=2", "b=2,a=1"))
+    with pytest.raises(purerl.CheckpointMismatch, match="the order of the swept fields"):
+        save_plan(tmp_path, saved, other)
 
 
 @pytest.mark.slow
@@ -147,14 +176,17 @@ def test_interrupted_sweep_resumes_bit_for_bit(trained, tmp_path):
 
 
 @pytest.mark.long
-def test_diverged_run_has_no_score_and_the_others_continue(tmp_path, capsys):
+def test_diverged_run_has_no_score_and_the_others_continue(tmp_path):
     made = purerl.sweep(SHORT, {"lr": [1e38, 1e-3]})
-    result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
+    lost = lambda: pytest.warns(UserWarning, match="2 of 4 runs diverged and have no score")
+    with lost():
+        result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
     assert np.isnan(result.returns).tolist() == [[True, True], [False, False]]
     assert result.diverged == 2
     assert [row.label for row in result.summary()] == ["lr = 0.001", "lr = 1e+38"]
     assert result.best.lr == 1e-3
-    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # the sweep is finished
+    with lost():
+        again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # the sweep is finished
     assert again.results[0].progress.updates == again.results[0].progress.began[0] == 4
     np.testing.assert_array_equal(again.returns, result.returns)
     with pytest.raises(purerl.NotFiniteError, match=r"lr = 1e\+38, seed 0"):
@@ -164,8 +196,8 @@ def test_diverged_run_has_no_score_and_the_others_continue(tmp_path, capsys):
     with pytest.warns(UserWarning, match=r"lr = 1e\+38: 2 of 2 runs diverged and are left out"):
         assert [name.split(": ")[1] for name in purerl.compare([tmp_path]).entries] == ["lr = 0.001"]
     flags = ("--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--num-seeds", "2", "--sweep", "lr=1e-3,1e38")
-    assert cli.main(["ppo", *flags]) == 0
-    assert "2 of 4 runs diverged and have no score." in capsys.readouterr().out
+    with lost():
+        assert cli.main(["ppo", *flags]) == 0
 
 
 class Lured(Varied):
@@ -179,7 +211,8 @@ class Lured(Varied):
 @pytest.mark.long
 def test_diverged_run_has_no_best_state_and_counts_as_finished(tmp_path):
     made = purerl.sweep(SHORT, [{"lr": 1e38, "gamma": 0.9}, {"lr": 1e-3, "gamma": 0.9}])
-    made.fit(0, tmp_path / "a", env=Lured(), eval_every=2, eval_episodes=2)
+    with pytest.warns(UserWarning, match="1 of 2 runs diverged"):
+        made.fit(0, tmp_path / "a", env=Lured(), eval_every=2, eval_episodes=2)
     best = purerl.load(tmp_path / "a", best=True, env=Lured())
     assert best.finished[0] == 0
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(best.state.params)))
@@ -188,7 +221,8 @@ def test_diverged_run_has_no_best_state_and_counts_as_finished(tmp_path):
     assert row.best == max(both[1] for both in table) < max(both[0] for both in table)
     alone = purerl.sweep(SHORT, [{"lr": 1e38}])
     for _ in range(2):
-        result = alone.fit(0, tmp_path / "b", env=Varied())
+        with pytest.warns(UserWarning, match="1 of 1 runs diverged"):
+            result = alone.fit(0, tmp_path / "b", env=Varied())
     assert result.results[0].progress.began[0] == 4
     with pytest.raises(ValueError, match="no config has a score"):
         _ = result.best
