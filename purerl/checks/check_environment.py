@@ -57,7 +57,9 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
     random_steps = {} if cfg.rnd is None or not distils else {"rnd.init_steps": cfg.rnd.init_steps}
     for field, steps in {"warmup_steps": cfg.warmup_steps, **random_steps}.items():
         if steps and not is_bounded(env.action_space):
-            found.append(Problem(field, steps, "uniform random actions need a bounded action space; use 0"))
+            found.append(
+                Problem(field, steps, "uniform random actions need finite action bounds, and -1e6 and 1e6 stand for none; use 0")
+            )
     return found
 
 

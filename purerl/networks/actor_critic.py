@@ -16,7 +16,7 @@ from purerl.config.rules import may_hold
 from purerl.core.errors import Problem, raise_if_any
 from purerl.core.keys import fold_in_name
 from purerl.core.platform import by_platform
-from purerl.core.spaces import Box, Mixed, MultiBinary, MultiDiscrete, Space, has_box, is_index, parts_of
+from purerl.core.spaces import WIDEST, Box, Mixed, MultiBinary, MultiDiscrete, Space, has_box, is_index, parts_of
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.foreign import OWN, apply_module, check_memory, check_torso, initial_inputs, memory_module, only_parameters
@@ -108,7 +108,9 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
         hint = f"needs continuous actions, not {type(action_space).__name__}; use 'auto'"
         found.append(Problem("action_distribution", chosen, hint))
     elif chosen in ("tanh", "beta") and not is_bounded(action_space):
-        found.append(Problem("action_distribution", chosen, "needs finite action bounds; use 'gaussian'"))
+        found.append(
+            Problem("action_distribution", chosen, "needs finite action bounds, and -1e6 and 1e6 stand for none; use 'gaussian'")
+        )
     if torso is None or isinstance(torso, dict):
         found += kernel_problems(cfg)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
@@ -303,8 +305,12 @@ def _policy_head(cfg: OnPolicyConfig, space: Space) -> Head:
 
 
 def is_bounded(space: Space) -> bool:
-    """Return True if the range of actions is finite. Traced bounds are unknown and count as finite."""
+    """Return True if the range of actions is finite, where bounds of -1e6 and 1e6 or beyond stand for none.
+
+    Traced bounds are unknown and count as finite.
+    """
     boxes = [part for part in parts_of(space) if isinstance(part, Box)]
     known = [box for box in boxes if not isinstance(box.low, Tracer) and not isinstance(box.high, Tracer)]
-    with np.errstate(over="ignore"):  # the largest floats stand for missing bounds
-        return all(np.isfinite(np.asarray(box.high) - np.asarray(box.low)).all() for box in known)
+    bounds = [(np.asarray(box.low), np.asarray(box.high)) for box in known]
+    finite = lambda low, high: np.isfinite(low) & np.isfinite(high) & ((low > -WIDEST) | (high < WIDEST))
+    return all(finite(low, high).all() for low, high in bounds)

@@ -32,13 +32,15 @@ def test_fields_that_do_not_fit_the_environment_are_refused(cfg, env, says):
         purerl.make_train(CFG.replace(**cfg), env=env)
 
 
-def test_tanh_and_warmup_need_bounded_actions():
-    endless = Box(np.full(1, -np.inf, np.float32), np.full(1, np.inf, np.float32))
+@pytest.mark.parametrize("bound", [np.inf, 1e8])
+def test_tanh_and_warmup_need_bounded_actions(bound):
+    endless = Box(np.full(1, -bound, np.float32), np.full(1, bound, np.float32))
     env = acting(Varied, "box")()
     env.action_space = lambda params=None: endless
     for cfg, says in (
-        (CFG.replace(action_distribution="tanh"), "finite action bounds"),
-        (CFG.replace(warmup_steps=64), "bounded action space"),
+        (CFG.replace(action_distribution="tanh"), "needs finite action bounds, and -1e6 and 1e6 stand for none"),
+        (CFG.replace(action_distribution="beta"), "needs finite action bounds, and -1e6 and 1e6 stand for none"),
+        (CFG.replace(warmup_steps=64), "need finite action bounds"),
     ):
         with pytest.raises(purerl.ConfigError, match=says):
             purerl.make_train(cfg, env=env)
