@@ -209,7 +209,7 @@ def _network(
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer, distils)
-    for name, x in {"network": network, "memory": memory}.items():
+    for name, x in {"network": network, "torso": torso, "memory": memory}.items():
         if x is not None:
             warn_of_mixed_rows(cfg, built, env, name, x)
     return built if network is None else with_safe_outputs(built)

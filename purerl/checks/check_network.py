@@ -167,7 +167,7 @@ _tried: collections.deque[tuple[Any, str]] = collections.deque(maxlen=8)  # so t
 
 
 def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, name: str, given: Any) -> None:
-    """Warn about a custom network or memory whose outputs in one environment depend on other environments or earlier episodes.
+    """Warn about a custom network or part whose outputs in one environment depend on other environments or earlier episodes.
 
     With random parameters and observations, two steps of two environments are compared with the same steps one by one, and with
     those of the first environment alone. There, each step begins an episode. This compiles a small program. A network that cannot
@@ -175,7 +175,7 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
 
     Args:
         cfg, network, env: the config, the network and the environment.
-        name: the argument of `make_train`, `network` or `memory`.
+        name: the argument of `make_train`: `network`, `torso` or `memory`.
         given: the object that was passed for it.
     """
     sizes = str(env.observation_space)

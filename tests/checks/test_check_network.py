@@ -149,6 +149,16 @@ class Normed(nn.Module):
         return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
 
 
+class NormedTorso(nn.Module):
+    """A torso whose layer norm is over features, or also over environments."""
+
+    axes: tuple
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.tanh(nn.GroupNorm(num_groups=1, reduction_axes=self.axes)(nn.Dense(8)(x)))
+
+
 class FirstOfSequence(nn.Module):
     """A recurrent layer that resets its carry at the first step of a sequence only."""
 
@@ -166,6 +176,9 @@ def test_networks_that_treat_rows_differently_in_other_company_warn():
     tiny(network=purerl.from_linen(Normed((-1,))))
     with pytest.warns(UserWarning, match="network: outputs of an environment depend on other environments"):
         tiny(network=purerl.from_linen(Normed((-2, -1))))
+    tiny(torso=NormedTorso((-1,)))
+    with pytest.warns(UserWarning, match="torso: outputs of an environment depend on other environments"):
+        tiny(torso=NormedTorso((-2, -1)))
     with pytest.warns(UserWarning, match="memory: the hidden state continues from one episode to the next"):
         tiny(memory=FirstOfSequence())
 
