@@ -12,6 +12,7 @@ import numpy as np
 
 from purerl.acting.bootstrap import one_step
 from purerl.acting.evaluate import Episodes, evaluate
+from purerl.acting.normalize import initial_statistics
 from purerl.acting.policy import Policy
 from purerl.acting.rollout import collect, local_pool
 from purerl.acting.wrappers import with_statistics
@@ -78,7 +79,7 @@ class Train:
         # Initial states of custom parts may be weakly typed, updated states not.
         init = lambda key: to_strong_dtypes(algorithm.init(key), "state")
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
-        update = functools.wraps(update)(lambda state, update=update: update(self._check_state(state)))
+        update = functools.wraps(update)(lambda state, update=update: update(self._check_state(state, updates=True)))
         # `inline=True` lets shape queries and all compiled programs share one trace of each of these two functions.
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
@@ -194,15 +195,29 @@ class Train:
         raise_if_any([Problem("env", name, hint.format(x, here[x], there[x])) for x in here if here[x] != there[x]])
         return made
 
-    def _check_state(self, state: Any) -> TrainState:
-        """Return a state; raise a ConfigError for other objects, and for running statistics that the config does not apply."""
+    def _check_state(self, state: Any, updates: bool = False) -> TrainState:
+        """Return a state; raise a ConfigError for other objects, and for running statistics other than those of the config.
+
+        If `updates` is set, also check what only an update reads: the statistics of rewards, and the number of environments.
+        """
         if not isinstance(state, TrainState):
             hint = "must be a TrainState, such as the attribute `state` of a result or a run"
             raise config_error("state", type(state).__name__, hint)
-        kinds = [name for name in ("obs", "value") if jax.tree.leaves(getattr(state.statistics, name, ()))]
-        ignored = [name for name in kinds if not getattr(self.trained, f"normalize_{name}")]
-        hint = "has running statistics, which normalize_{0}=False ignores; use the train of its run, or normalize_{0}=True"
-        raise_if_any([Problem("state", ..., hint.format(name)) for name in ignored])
+        wanted = jax.eval_shape(lambda: initial_statistics(self.trained, self.env.observation_space))
+        hints = {
+            True: "has running statistics, which normalize_{0}=False ignores; use the train of its run, or normalize_{0}=True"
+        }
+        hints[False] = (
+            "lacks running statistics, which normalize_{0}=True needs; use the train of its run, or normalize_{0}=False"
+        )
+        has = lambda statistics, name: bool(jax.tree.leaves(getattr(statistics, name, ())))
+        names = ("obs", "value", "reward") if updates else ("obs", "value")
+        wrong = [name for name in names if has(state.statistics, name) != has(wanted, name)]
+        raise_if_any([Problem("state", ..., hints[has(state.statistics, name)].format(name)) for name in wrong])
+        if updates and state.actor.first.shape != (count := (local_batch(self.trained.num_envs),)):
+            raise config_error(
+                "state", list(state.actor.first.shape), f"is of another num_envs; must have {count[0]} environments"
+            )
         return state
 
     @functools.cached_property

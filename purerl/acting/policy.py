@@ -1,6 +1,7 @@
 """A trained policy, ready to act."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -107,6 +108,17 @@ def _to_space_dtypes(space: PyTree, obs: PyTree) -> tuple[PyTree, int]:
             shape = ", ".join(["B", *map(str, wanted.shape)])
             hint = f"must be {np.dtype(wanted.dtype).name}[{shape}] for B environments; obs[None] is a batch of one"
             found.append(Problem(f"obs/{name}".rstrip("/"), text, hint))
+        elif _overflows(x, wanted.dtype):
+            hint = f"has numbers that {np.dtype(wanted.dtype).name} cannot hold"
+            found.append(Problem(f"obs/{name}".rstrip("/"), text, hint))
     raise_if_any(found)
     leaves = [jnp.asarray(given[name], inside.dtype) for name, inside in spaces.items()]
     return jax.tree.unflatten(jax.tree.structure(space, is_leaf=is_index), leaves), counts.pop()[0]
+
+
+def _overflows(x: Any, dtype: Any) -> bool:
+    """Return True if an array has ints beyond the range of an int dtype. Traced numbers are unknown and count as inside."""
+    if isinstance(x, Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(getattr(x, "dtype", np.int64), dtype):
+        return False
+    values, limits = np.asarray(x), np.iinfo(dtype)
+    return bool(values.size and (values.min() < limits.min or values.max() > limits.max))

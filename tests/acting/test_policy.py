@@ -9,6 +9,8 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
+from purerl.acting.policy import _to_space_dtypes
+from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG, tiny
 
 KEY = jax.random.key(0)
@@ -138,4 +140,27 @@ def test_statistics_that_a_train_does_not_apply_are_refused(field):
     for function in (other.policy, other.update, lambda x: other.evaluate(x, KEY)):
         with pytest.raises(purerl.ConfigError, match=f"which {field}=False ignores"):
             function(state)
-    train.policy(other.init(KEY))  # without statistics, nothing was normalised
+    with pytest.raises(purerl.ConfigError, match=f"lacks running statistics, which {field}=True needs"):
+        train.policy(other.init(KEY))
+
+
+def test_states_of_another_config_are_refused():
+    normal = purerl.make_train(CFG.replace(normalize_obs=True, normalize_reward=True), env=Varied())
+    plain, small = purerl.make_train(CFG, env=Varied()), purerl.make_train(CFG.replace(num_envs=2), env=Varied())
+    state = jax.eval_shape(plain.init, KEY)
+    with pytest.raises(purerl.ConfigError, match="state: lacks running statistics, which normalize_obs=True needs"):
+        normal.policy(state)
+    with pytest.raises(purerl.ConfigError, match="lacks running statistics, which normalize_reward=True needs"):
+        jax.eval_shape(normal.update, state)
+    with pytest.raises(purerl.ConfigError, match="has running statistics, which normalize_reward=False ignores"):
+        jax.eval_shape(plain.update, jax.eval_shape(normal.init, KEY))
+    with pytest.raises(purerl.ConfigError, match=r"state = \[4\]: is of another num_envs; must have 2 environments"):
+        jax.eval_shape(small.update, state)
+
+
+def test_numbers_beyond_the_dtype_of_observations_are_refused():
+    space = jax.ShapeDtypeStruct((3,), np.uint8)
+    assert _to_space_dtypes(space, np.array([[0, 7, 255]]))[0].dtype == np.uint8
+    for number in (-1, 300):
+        with pytest.raises(purerl.ConfigError, match="has numbers that uint8 cannot hold"):
+            _to_space_dtypes(space, np.array([[0, 7, number]]))
