@@ -125,6 +125,9 @@ def _likely_mistakes(cfg: OnPolicyConfig, given: dict[str, Any]) -> list[Problem
     if cfg.learning_starts < cfg.warmup_steps and surely_holds(cfg.target_kl, np.isfinite):
         hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
         found.append(Problem("target_kl", cfg.target_kl, hint))
+    for name in sorted({"lag", "target_update_freq"} & vars(cfg).keys()):
+        if getattr(cfg, name) > max(cfg.num_updates, getattr(type(cfg)(), name)):
+            found.append(Problem(name, getattr(cfg, name), f"counts updates, of which training has only {cfg.num_updates}"))
     if cfg.warmup_steps >= cfg.total_timesteps:
         hint = f"actions are random until the end, total_timesteps = {cfg.total_timesteps}"
         found.append(Problem("warmup_steps", cfg.warmup_steps, hint))

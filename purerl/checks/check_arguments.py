@@ -13,7 +13,7 @@ from jax.core import Tracer
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem, config_error, convert_errors, name_of, raise_if_any
+from purerl.core.errors import ConfigError, Problem, config_error, convert_errors, name_of, raise_if_any, warn
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
@@ -58,8 +58,9 @@ def check_parts(given: dict[str, Any]) -> None:
 
 
 def check_schedule(schedule: Callable, cfg: OnPolicyConfig, phases: tuple[Phase, ...]) -> None:
-    """Raise if a custom learning-rate schedule is negative at the start, in a quarter, half, three quarters, or at the end.
+    """Check a custom learning-rate schedule at the start, in a quarter, half, three quarters, and at the end of training.
 
+    Raise if a rate is negative; warn if rates are 0 from the middle on, since schedules are often written in updates.
     Phases that run in every update count; PPG's auxiliary phase has a schedule of its own.
     """
     most = max((phase.epochs * phase.minibatches for phase in phases if phase.every == 1), default=1)
@@ -70,6 +71,12 @@ def check_schedule(schedule: Callable, cfg: OnPolicyConfig, phases: tuple[Phase,
     hint = "at gradient step {:,} of {:,}, must be at least 0, or the loss is maximised; schedules count gradient steps"
     problems = [Problem("lr_schedule", rate, hint.format(step, last + 1)) for step, rate in rates.items() if rate < -rounding]
     raise_if_any(problems[:1])
+    late = [rates.get(last * i // 4) for i in (2, 3, 4)]
+    if last >= 8 and late == [0, 0, 0] and max(rates.values()) > 0:
+        hint = (
+            f"is 0 from step {last // 2:,} of {last + 1:,} on; schedules count gradient steps, not updates or environment steps"
+        )
+        warn(str(Problem("lr_schedule", 0.0, hint)))
 
 
 def check_update(algorithm: Algorithm, axis: Axis | None) -> None:

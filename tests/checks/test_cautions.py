@@ -53,6 +53,8 @@ def test_enormous_learning_rates_of_adam_warn():
         (purerl.PPGConfig(n_pi=3, e_aux=1), r"is 2 updates, but the phase 'aux' begins in update 3, so it never runs"),
         (purerl.DAACConfig(value_freq=3), "the phase 'value' begins in update 3"),
         (purerl.PPOConfig(learning_starts=64), "the phase '.*' begins in update 3"),
+        (purerl.APPOConfig(lag=9), "lag = 9: counts updates, of which training has only 2"),
+        (purerl.APPOConfig(target_update_freq=9), "target_update_freq = 9: counts updates, of which training has only 2"),
         (purerl.PPOConfig(warmup_steps=64, learning_starts=0), "actions are random until the end, total_timesteps = 64"),
     ],
 )
