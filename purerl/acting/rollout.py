@@ -14,6 +14,7 @@ from purerl.acting.wrappers import acting_network
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets, restart_from_pool
 from purerl.core.environment import Environment, TimeStep
+from purerl.core.finite import any_of
 from purerl.core.keys import Clock, fold_in_name, split_keys
 from purerl.core.masks import mask_metrics
 from purerl.core.platform import by_platform, pack, unpack
@@ -156,6 +157,10 @@ def collect(
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     next_value = bootstrap.bootstrap_values(params, kept, last, steps, next_obs) if valued else steps.final_value
     steps = steps._replace(obs=obs, final_value=next_value)
+    if keep_next_obs and steps.after.nonfinite:  # curiosity must not pay for numbers that are not finite
+        bad = any_of(steps.after.nonfinite)
+        keep = lambda old, new: jnp.where(bad.reshape(*bad.shape, *[1] * (new.ndim - 2)), old, new)
+        next_obs = jax.tree.map(keep, obs, next_obs)
     transition = _transition(steps, next_obs if keep_next_obs else (), truncation)
     metrics = rollout_metrics(transition, steps, info, episode_info)
     metrics |= reuse_metrics(resets, pool_size) if pooled else {}

@@ -92,7 +92,8 @@ class Transition(struct.PyTreeNode):
         next_value: float32 `[T, B(, K)]`, the value of the observation after this step; where `truncated` is set, of the
           observation *before* the reset, or as the config's `truncation` chooses. Readers must use 0 where `terminated` is set.
         policy: the distribution that `action` was sampled from.
-        next_obs: the observation after this step, before any reset; `()` unless requested.
+        next_obs: the observation after this step, before any reset; `obs` if a number of the step was not finite, with
+          `nonfinite="reset"`; `()` unless requested.
         intrinsic: input of the intrinsic reward's loss; `()` if there is no such loss.
         info: a dict of the entries of the environment's info that the config names in `info` and `episode_info`, `[T, B, ...]`
           each; empty in batches of APPO, whose ring buffer does not store info. Entries may be nonfinite.
