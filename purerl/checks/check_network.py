@@ -171,7 +171,7 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
 
     With random parameters and observations, two steps of two environments are compared with the same steps one by one, and with
     those of the first environment alone. There, each step begins an episode. This compiles a small program. A network that cannot
-    be tried, such as one with traced hyperparameters, is not compared.
+    be tried, such as one with traced hyperparameters, is not compared. Also warn about logits that are probabilities.
 
     Args:
         cfg, network, env: the config, the network and the environment.
@@ -193,7 +193,7 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
         for row in (np.s_[:1], np.s_[1:]) if network.is_recurrent else ():
             outputs, carry = run(carry, row)
             steps.append(differ(row, outputs))
-        return [*alone, jax.numpy.array(steps).any()]
+        return [*alone, jax.numpy.array(steps).any(), _are_probabilities(whole)]
 
     try:
         params, obs = shapes_of(cfg, network, env, 2)
@@ -201,7 +201,7 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
         far = lambda x: np.reshape([1, 5], (2, *[1] * (x.ndim - 2)))  # the second environment is far from the first
         obs = jax.tree.map(lambda x: (far(x) * draw.uniform(0, 2, (2, *x.shape[1:]))).astype(x.dtype), obs)
         with jax.default_device(jax.local_devices(backend="cpu")[0]):  # quick to compile for
-            mixes, keeps, differs = map(bool, jax.jit(differences)(params, obs, first))
+            mixes, keeps, differs, normal = map(bool, jax.jit(differences)(params, obs, first))
     except Exception:  # a custom network may raise anything here
         return
     if mixes:
@@ -212,6 +212,16 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
         warn(str(Problem(name, ..., f"{hint} `first` is True, before the observation is read")))
     elif differs:
         warn(str(Problem(name, ..., "outputs of a sequence differ from those of its steps one by one")))
+    if normal:
+        warn(
+            str(Problem(name, ..., "the logits are probabilities, which makes the policy nearly uniform; leave out the softmax"))
+        )
+
+
+def _are_probabilities(outputs: Outputs) -> Any:
+    """Return True if the logits are not negative and their sum is 1, as after a softmax."""
+    logits = getattr(outputs.policy, "logits", -jax.numpy.ones(1))
+    return jax.numpy.all(logits >= 0) & jax.numpy.all(abs(jax.numpy.sum(logits, -1) - 1) < 1e-3)
 
 
 def _differ(outputs: Outputs, others: Outputs) -> list[jax.Array]:

@@ -1,5 +1,7 @@
 """Networks whose outputs do not fit."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -149,6 +151,16 @@ class Normed(nn.Module):
         return nn.Dense(2)(x), nn.Dense(1)(x)[..., 0]
 
 
+class Normalised(nn.Module):
+    """A network whose last layer is a softmax, or a logarithm of a softmax."""
+
+    last: Callable
+
+    @nn.compact
+    def __call__(self, obs):
+        return self.last(nn.Dense(2)(obs)), nn.Dense(1)(obs)[..., 0]
+
+
 class NormedTorso(nn.Module):
     """A torso whose layer norm is over features, or also over environments."""
 
@@ -176,6 +188,9 @@ def test_networks_that_treat_rows_differently_in_other_company_warn():
     tiny(network=purerl.from_linen(Normed((-1,))))
     with pytest.warns(UserWarning, match="network: outputs of an environment depend on other environments"):
         tiny(network=purerl.from_linen(Normed((-2, -1))))
+    tiny(network=purerl.from_linen(Normalised(nn.log_softmax)))
+    with pytest.warns(UserWarning, match="network: the logits are probabilities"):
+        tiny(network=purerl.from_linen(Normalised(nn.softmax)))
     tiny(torso=NormedTorso((-1,)))
     with pytest.warns(UserWarning, match="torso: outputs of an environment depend on other environments"):
         tiny(torso=NormedTorso((-2, -1)))
