@@ -148,10 +148,7 @@ def _separate(
     recurrent = memory is not None
     alike = trunks["policy"] == trunks["value"] and isinstance(trunks["policy"].torso, MLP) and not cfg.critic_obs
     carry_of = lambda carry, group: carry[group] if recurrent else ()
-    # The weights of the first layers are side by side, so that one product with the shared input computes both layers.
-    axis = lambda path: int(jax.tree_util.keystr(path, simple=True, separator="/") == "torso/Dense_0/kernel")
-    stack = lambda path, *ys: _join_kernels(ys) if axis(path) else jnp.stack(ys)
-    both = lambda trees: jax.tree_util.tree_map_with_path(stack, *trees.values())
+    both = lambda trees: jax.tree.map(lambda *ys: jnp.stack(ys), *trees.values())
     parts = lambda params: {group: {name: y for name, y in params[group].items() if name != "head"} for group in trunks}
 
     def initial_carry(num_envs):
@@ -176,9 +173,11 @@ def _separate(
             return {group: apply_module(trunks[group], params[group], x[group], past, carries[group], first) for group in trunks}
 
         def at_once(stacked, carries):
-            run = lambda params, carry: apply_module(trunks["policy"], params, x["policy"], past, carry, first)
-            axes = jax.tree_util.tree_map_with_path(lambda path, _: axis(path), stacked)
-            found = jax.vmap(run, in_axes=(axes, 0), axis_size=len(trunks))(stacked, both(carries))
+            run = lambda params, carry, x: apply_module(trunks["policy"], params, x, past, carry, first)
+            shared = lambda x: jax.vmap(run, in_axes=(0, 0, None))(stacked, both(carries), x)
+            # With one input for both trunks, XLA would transpose the results of the first layers on a GPU.
+            copied = lambda x: jax.vmap(run)(stacked, both(carries), jnp.broadcast_to(x[None], (len(trunks), *x.shape)))
+            found = by_platform(x["policy"], cpu=shared, accelerator=copied, tpu=shared)
             return {group: jax.tree.map(lambda y: y[i], found) for i, group in enumerate(trunks)}  # noqa: B023
 
         carries = {group: carry_of(carry, group) for group in trunks}
@@ -195,17 +194,6 @@ def _separate(
         return params | {STACKED: both(parts(params))} if alike else params
 
     return Network(init, apply, initial_carry, prepare)
-
-
-def _join_kernels(kernels: tuple[jax.Array, ...]) -> jax.Array:
-    """Stack n kernels `[inputs, size]` as `[inputs, n, size]`.
-
-    On a GPU, a barrier, which also holds for the gradient, lets one product compute the gradient as `[inputs, n * size]`. Without
-    it, XLA would transpose the gradient of each kernel, with one more GPU kernel in each minibatch.
-    """
-    stack = lambda xs: jnp.stack(xs, axis=1)
-    beside = lambda xs: jax.lax.optimization_barrier(jnp.concatenate(xs, axis=1)).reshape(len(xs[0]), len(xs), -1)
-    return by_platform(kernels, cpu=stack, accelerator=beside, tpu=stack)
 
 
 def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable, critic_obs: str) -> Network:
