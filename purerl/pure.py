@@ -12,7 +12,6 @@ import numpy as np
 
 from purerl.acting.bootstrap import one_step
 from purerl.acting.evaluate import Episodes, evaluate
-from purerl.acting.normalize import initial_statistics
 from purerl.acting.policy import Policy
 from purerl.acting.rollout import collect, local_pool
 from purerl.acting.wrappers import with_statistics
@@ -113,7 +112,7 @@ class Train:
         """Return the policy of a single run's state, ready to act.
 
         Raises:
-            ConfigError: `state` is not a state, has an axis of runs, or has running statistics that this `Train` does not apply.
+            ConfigError: `state` is not a state, has an axis of runs, or its running statistics are not those of this `Train`.
         """
         if self._check_state(state).key.ndim:
             hint = "select a single run (Run.select), or use jax.vmap(train.evaluate, in_axes=(train.seed_axes, 0))"
@@ -196,28 +195,28 @@ class Train:
         return made
 
     def _check_state(self, state: Any, updates: bool = False) -> TrainState:
-        """Return a state; raise a ConfigError for other objects, and for running statistics other than those of the config.
+        """Return a state; raise a ConfigError for other objects, and for running statistics other than those of this `Train`.
 
-        If `updates` is set, also check what only an update reads: the statistics of rewards, and the number of environments.
+        If `updates` is set, also check what only an update reads: the statistics of rewards, and the number of environments. A
+        policy on an axis of devices is not checked, since shapes cannot be traced there.
         """
         if not isinstance(state, TrainState):
             hint = "must be a TrainState, such as the attribute `state` of a result or a run"
             raise config_error("state", type(state).__name__, hint)
-        wanted = jax.eval_shape(lambda: initial_statistics(self.trained, self.env.observation_space))
-        hints = {
-            True: "has running statistics, which normalize_{0}=False ignores; use the train of its run, or normalize_{0}=True"
-        }
-        hints[False] = (
-            "lacks running statistics, which normalize_{0}=True needs; use the train of its run, or normalize_{0}=False"
-        )
-        has = lambda statistics, name: bool(jax.tree.leaves(getattr(statistics, name, ())))
+        if self.axis is not None and not updates:
+            return state
+        initial = jax.eval_shape(self._init, jax.random.key(0))
+        has = lambda state, name: bool(jax.tree.leaves(getattr(state.statistics, name, ())))
         names = ("obs", "value", "reward") if updates else ("obs", "value")
-        wrong = [name for name in names if has(state.statistics, name) != has(wanted, name)]
-        raise_if_any([Problem("state", ..., hints[has(state.statistics, name)].format(name)) for name in wrong])
-        if updates and state.actor.first.shape != (count := (local_batch(self.trained.num_envs),)):
-            raise config_error(
-                "state", list(state.actor.first.shape), f"is of another num_envs; must have {count[0]} environments"
-            )
+        hint = "{0} running statistics, which normalize_{1}={2} {3}; use the train of its run, or normalize_{1}={4}"
+        words = {True: ("has", False, "ignores", True), False: ("lacks", True, "needs", False)}
+        wrong = [(name, *words[has(state, name)]) for name in names if has(state, name) != has(initial, name)]
+        raise_if_any([Problem("state", ..., hint.format(verb, name, *rest)) for name, verb, *rest in wrong])
+        of = lambda state: math.prod(getattr(getattr(state.actor, "first", None), "shape", ()))
+        if updates and not state.key.ndim and of(state) != of(initial):
+            place = " on each device" if self.axis else ""
+            hint = f"has {of(state)} environments, but this train has {of(initial)}{place}; use the train of its run"
+            raise config_error("state", ..., hint)
         return state
 
     @functools.cached_property

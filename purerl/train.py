@@ -62,9 +62,9 @@ def make_train(
 ) -> Train:
     """Return the training function of a config.
 
-    The config is checked against the environment and the network. Nothing is compiled but a trial of two steps of a custom
-    network. The floats of the config may be tracers. A config can therefore be an argument of a jitted function, which does not
-    recompile if a float changes, and `jax.vmap` can sweep the floats.
+    The config is checked against the environment and the network. Only a trial of two steps of a custom network,
+    torso or memory is compiled. The floats of the config may be tracers. A config can therefore be an argument of a jitted
+    function, which does not recompile if a float changes, and `jax.vmap` can sweep the floats.
 
     Args:
         cfg: the config.
@@ -209,9 +209,9 @@ def _network(
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer, distils)
-    for name, x in {"network": network, "torso": torso, "memory": memory}.items():
-        if x is not None:
-            warn_of_mixed_rows(cfg, built, env, name, x)
+    parts = {name: x for name, x in {"network": network, "torso": torso, "memory": memory}.items() if x is not None}
+    if parts:
+        warn_of_mixed_rows(cfg, built, env, parts)
     return built if network is None else with_safe_outputs(built)
 
 

@@ -109,7 +109,8 @@ def _to_space_dtypes(space: PyTree, obs: PyTree) -> tuple[PyTree, int]:
             hint = f"must be {np.dtype(wanted.dtype).name}[{shape}] for B environments; obs[None] is a batch of one"
             found.append(Problem(f"obs/{name}".rstrip("/"), text, hint))
         elif _overflows(x, wanted.dtype):
-            hint = f"has numbers that {np.dtype(wanted.dtype).name} cannot hold"
+            limits = np.iinfo(wanted.dtype)
+            hint = f"must be ints from {limits.min} to {limits.max}, the range of {np.dtype(wanted.dtype).name}"
             found.append(Problem(f"obs/{name}".rstrip("/"), text, hint))
     raise_if_any(found)
     leaves = [jnp.asarray(given[name], inside.dtype) for name, inside in spaces.items()]
@@ -118,7 +119,7 @@ def _to_space_dtypes(space: PyTree, obs: PyTree) -> tuple[PyTree, int]:
 
 def _overflows(x: Any, dtype: Any) -> bool:
     """Return True if an array has ints beyond the range of an int dtype. Traced numbers are unknown and count as inside."""
-    if isinstance(x, Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(getattr(x, "dtype", np.int64), dtype):
+    if isinstance(x, Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(x.dtype, dtype):
         return False
     values, limits = np.asarray(x), np.iinfo(dtype)
     return bool(values.size and (values.min() < limits.min or values.max() > limits.max))

@@ -157,7 +157,7 @@ def collect(
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     next_value = bootstrap.bootstrap_values(params, kept, last, steps, next_obs) if valued else steps.final_value
     steps = steps._replace(obs=obs, final_value=next_value)
-    if keep_next_obs and steps.after.nonfinite:  # curiosity must not pay for numbers that are not finite
+    if keep_next_obs and steps.after.nonfinite:  # otherwise, curiosity would pay for the zeros there
         bad = any_of(steps.after.nonfinite)
         keep = lambda old, new: jnp.where(bad.reshape(*bad.shape, *[1] * (new.ndim - 2)), old, new)
         next_obs = jax.tree.map(keep, obs, next_obs)

@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.checks.check_environment import mask_problem
+from purerl.config.algorithms import APPOConfig
 from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf
@@ -125,8 +126,8 @@ def _likely_mistakes(cfg: OnPolicyConfig, given: dict[str, Any]) -> list[Problem
     if cfg.learning_starts < cfg.warmup_steps and surely_holds(cfg.target_kl, np.isfinite):
         hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
         found.append(Problem("target_kl", cfg.target_kl, hint))
-    for name in sorted({"lag", "target_update_freq"} & vars(cfg).keys()):
-        if getattr(cfg, name) > max(cfg.num_updates, getattr(type(cfg)(), name)):
+    for name in ("lag", "target_update_freq") if isinstance(cfg, APPOConfig) else ():
+        if getattr(cfg, name) != getattr(APPOConfig(), name) and getattr(cfg, name) >= cfg.num_updates:
             found.append(Problem(name, getattr(cfg, name), f"counts updates, of which training has only {cfg.num_updates}"))
     if cfg.warmup_steps >= cfg.total_timesteps:
         hint = f"actions are random until the end, total_timesteps = {cfg.total_timesteps}"

@@ -58,7 +58,7 @@ def check_parts(given: dict[str, Any]) -> None:
 
 
 def check_schedule(schedule: Callable, cfg: OnPolicyConfig, phases: tuple[Phase, ...]) -> None:
-    """Check a custom learning-rate schedule at the start, in a quarter, half, three quarters, and at the end of training.
+    """Check a custom learning-rate schedule at 0, 25, 50, 75 and 100 % of training.
 
     Raise if a rate is negative; warn if rates are 0 from the middle on, since schedules are often written in updates.
     Phases that run in every update count; PPG's auxiliary phase has a schedule of its own.
@@ -73,9 +73,7 @@ def check_schedule(schedule: Callable, cfg: OnPolicyConfig, phases: tuple[Phase,
     raise_if_any(problems[:1])
     late = [rates.get(last * i // 4) for i in (2, 3, 4)]
     if last >= 8 and late == [0, 0, 0] and max(rates.values()) > 0:
-        hint = (
-            f"is 0 from step {last // 2:,} of {last + 1:,} on; schedules count gradient steps, not updates or environment steps"
-        )
+        hint = f"is 0 in the second half of the {last + 1:,} gradient steps; schedules count gradient steps, not updates"
         warn(str(Problem("lr_schedule", 0.0, hint)))
 
 

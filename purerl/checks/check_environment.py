@@ -58,7 +58,11 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
     for field, steps in {"warmup_steps": cfg.warmup_steps, **random_steps}.items():
         if steps and not is_bounded(env.action_space):
             found.append(
-                Problem(field, steps, "uniform random actions need finite action bounds, and -1e6 and 1e6 stand for none; use 0")
+                Problem(
+                    field,
+                    steps,
+                    "uniform random actions need finite action bounds; -1e6 and 1e6, or wider, count as missing; use 0",
+                )
             )
     return found
 

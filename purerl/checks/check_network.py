@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import operator
 from typing import Any
 
 import jax
@@ -163,10 +164,12 @@ def check_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases
         warn(str(Problem("network", ..., hint)))
 
 
-_tried: collections.deque[tuple[Any, str]] = collections.deque(maxlen=8)  # so that `load` and `select` do not try again
+_tried: collections.deque[tuple[dict[str, Any], str]] = collections.deque(
+    maxlen=8
+)  # so that `load` and `select` do not try again
 
 
-def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, name: str, given: Any) -> None:
+def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, given: dict[str, Any]) -> None:
     """Warn about a custom network or part whose outputs in one environment depend on other environments or earlier episodes.
 
     With random parameters and observations, two steps of two environments are compared with the same steps one by one, and with
@@ -175,11 +178,11 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
 
     Args:
         cfg, network, env: the config, the network and the environment.
-        name: the argument of `make_train`: `network`, `torso` or `memory`.
-        given: the object that was passed for it.
+        given: the custom `network`, `torso` and `memory`, by the argument of `make_train`.
     """
-    sizes = str(env.observation_space)
-    if isinstance(jax.numpy.zeros(()), Tracer) or any(given is x and sizes == before for x, before in _tried):
+    sizes, name, same = str(env.observation_space), " or ".join(given), operator.is_
+    known = [x.keys() == given.keys() and all(map(same, x.values(), given.values())) for x, before in _tried if before == sizes]
+    if isinstance(jax.numpy.zeros(()), Tracer) or any(known):
         return  # nothing can be computed inside of a trace
     _tried.append((given, sizes))
     draw, first = np.random.default_rng(0), np.array([[True, True], [True, False]])
@@ -201,7 +204,7 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
         far = lambda x: np.reshape([1, 5], (2, *[1] * (x.ndim - 2)))  # the second environment is far from the first
         obs = jax.tree.map(lambda x: (far(x) * draw.uniform(0, 2, (2, *x.shape[1:]))).astype(x.dtype), obs)
         with jax.default_device(jax.local_devices(backend="cpu")[0]):  # quick to compile for
-            mixes, keeps, differs, normal = map(bool, jax.jit(differences)(params, obs, first))
+            mixes, keeps, differs, are_probabilities = map(bool, jax.jit(differences)(params, obs, first))
     except Exception:  # a custom network may raise anything here
         return
     if mixes:
@@ -212,16 +215,15 @@ def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, 
         warn(str(Problem(name, ..., f"{hint} `first` is True, before the observation is read")))
     elif differs:
         warn(str(Problem(name, ..., "outputs of a sequence differ from those of its steps one by one")))
-    if normal:
-        warn(
-            str(Problem(name, ..., "the logits are probabilities, which makes the policy nearly uniform; leave out the softmax"))
-        )
+    if are_probabilities:
+        warn(str(Problem(name, ..., "the logits are probabilities, so the policy is nearly uniform; remove the softmax")))
 
 
 def _are_probabilities(outputs: Outputs) -> Any:
-    """Return True if the logits are not negative and their sum is 1, as after a softmax."""
-    logits = getattr(outputs.policy, "logits", -jax.numpy.ones(1))
-    return jax.numpy.all(logits >= 0) & jax.numpy.all(abs(jax.numpy.sum(logits, -1) - 1) < 1e-3)
+    """Return True if logits depend on observations, are not negative and have a sum of 1, as after a softmax."""
+    logits = getattr(outputs.policy, "logits", -jax.numpy.ones((1, 1, 1)))
+    varies = jax.numpy.any(abs(logits - logits[:1, :1]) > 1e-6)
+    return varies & jax.numpy.all(logits >= 0) & jax.numpy.all(abs(jax.numpy.sum(logits, -1) - 1) < 1e-3)
 
 
 def _differ(outputs: Outputs, others: Outputs) -> list[jax.Array]:

@@ -33,8 +33,8 @@ def _pairs(read: Callable[[str], Any]) -> Any:
     def parse(words):
         if len(words) % 2:
             raise ValueError("each name needs a value")
-        if len(set(words[::2])) < len(words[::2]):
-            raise ValueError("a name is given twice")
+        if twice := [name for name in words[::2] if words[::2].count(name) > 1]:
+            raise ValueError(f"{twice[0]!r} is given twice")
         return {name: read(value) for name, value in zip(words[::2], words[1::2], strict=True)}
 
     texts = lambda x: [str(word) for pair in x.items() for word in pair]
@@ -94,10 +94,15 @@ def given_flags(args: list[str]) -> dict[str, tuple[str, Any]]:
     for i, arg in enumerate(args):
         flag, equals, value = arg.partition("=")
         if flag.startswith("--"):
-            values = list(itertools.takewhile(lambda x: not x.startswith("--"), args[i + 1 :]))
+            values = _words_after(args, i)
             text = value if equals else " ".join(values) if values else True
             found[flag.removeprefix("--").replace("-", "_")] = flag, text
     return found
+
+
+def _words_after(args: list[str], place: int) -> list[str]:
+    """Return the arguments between the flag at a place and the next flag."""
+    return list(itertools.takewhile(lambda x: not x.startswith("--"), args[place + 1 :]))
 
 
 def job_arguments(args: list[str]) -> dict[str, Any] | None:
@@ -185,7 +190,7 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
 def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> None:
     """Raise a ConfigError if the command does not have some of the given flags; list them, each with a flag to use instead.
 
-    Refuse a flag of names, such as --env-params, that is given twice, too, since only the last would count.
+    Also refuse a flag with a list of values, such as --env-params, that is given twice: only the last would count.
     """
     if not (args and args[0] in algorithms):
         return
@@ -197,10 +202,10 @@ def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]],
     command = f"tune {args[0]}" if options is Tuning else args[0]
     found = unknown_names(values, known, "flag", f"purerl {command} --help-all lists all")
     found = [Problem(given[name][0], value, as_flags(hint)) for name, value, hint in found]
-    flags = [arg.partition("=")[0] for arg in args]
+    flags = [arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args if arg.startswith("--")]
     lists = {name for name, field in fields.items() if isinstance(_default_of(field), tuple | dict)} - {"sweep", "param"}
     several = {name for name in lists if _flag_type(fields[name]) is not WIDTHS}  # widths replace each other
-    twice = [(flag, text) for name, (flag, text) in given.items() if name in several and flags.count(flag) > 1]
+    twice = [(flag, text) for name, (flag, text) in given.items() if name in several and flags.count(name) > 1]
     raise_if_any(found + [Problem(flag, text, "is given twice; write all its values after one flag") for flag, text in twice])
 
 
@@ -252,7 +257,8 @@ def refuse_swept(args: list[str], asked: Options) -> None:
         paths = [text.partition("=")[0].lstrip("-").replace("-", "_") for text in getattr(asked, option, ())]
         parts = [path.partition(".") for path in paths if path.startswith(("env_params.", "env_kwargs."))]
         names = [path.replace(".", "_") for path in paths]
-        names += [field for field, _, name in parts if name in str(given.get(field, ("", ""))[1]).split()[::2]]
+        words = lambda field: _words_after(args, args.index(given[field][0])) if given.get(field, ("",))[0] in args else []
+        names += [field for field, _, name in parts if name in words(field)[::2]]
         hint = f"has no effect, since --{option} sets the field, too; leave out one of them"
         raise_if_any([Problem(given[name][0], given[name][1], hint) for name in names if name in given])
 

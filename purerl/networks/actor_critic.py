@@ -109,7 +109,11 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
         found.append(Problem("action_distribution", chosen, hint))
     elif chosen in ("tanh", "beta") and not is_bounded(action_space):
         found.append(
-            Problem("action_distribution", chosen, "needs finite action bounds, and -1e6 and 1e6 stand for none; use 'gaussian'")
+            Problem(
+                "action_distribution",
+                chosen,
+                "needs finite action bounds; -1e6 and 1e6, or wider, count as missing; use 'gaussian'",
+            )
         )
     if torso is None or isinstance(torso, dict):
         found += kernel_problems(cfg)
@@ -293,7 +297,7 @@ def _policy_head(cfg: OnPolicyConfig, space: Space) -> Head:
 
 
 def is_bounded(space: Space) -> bool:
-    """Return True if the range of actions is finite, where bounds of -1e6 and 1e6 or beyond stand for none.
+    """Return True if all action bounds are finite. A pair of bounds of -1e6 and 1e6, or wider, counts as missing.
 
     Traced bounds are unknown and count as finite.
     """

@@ -53,7 +53,7 @@ class Comparison:
 
     @property
     def unequal(self) -> str:
-        """Return a note on entries with different steps, seeds, algorithms, beginnings or evaluations; "" without."""
+        """Return a note on entries with different steps, seeds, algorithms, starts or evaluations; else ""."""
         steps = [f"{task} {self.steps_of(task)}" for task in self.tasks if " or " in self.steps_of(task)]
         seeds = [name for name, of_tasks in self.entries.items() if len({len(one.scores) for one in of_tasks.values()}) > 1]
         found = [f"Entries were trained for different numbers of steps: {'; '.join(steps)}."] if steps else []

@@ -93,7 +93,7 @@ def read_begun(home: pathlib.Path, wanted: dict[str, Any], numbers: dict[str, st
         raise CheckpointMismatch(home, ["the directory contains a run, not a sweep"])
     if saved is None or not has_begun(home):  # killed before its first checkpoint
         return None
-    known = {name: x for name, x in wanted.items() if name in saved or name != "start"}  # older versions saved no start
+    known = {name: x for name, x in wanted.items() if name in saved or name != "init_from"}  # of older versions
     refuse_another(home / PLAN, saved, known, numbers)
     return saved
 
@@ -108,4 +108,5 @@ def save_plan(home: pathlib.Path, saved: dict[str, Any] | None, plan: dict[str, 
         with write_errors(home / PLAN):
             atomic_write(home / PLAN, json.dumps(plan, indent=1).encode())
     elif len(plan["programs"]) > 1 and list(saved["programs"]) != list(plan["programs"]):
-        raise CheckpointMismatch(home, ["the order of the swept fields, which name the folders of the programs"])
+        differ = f"programs: {list(saved['programs'])} in {PLAN}, {list(plan['programs'])} here"
+        raise CheckpointMismatch(home, [f"{differ}; give the swept fields in the order of the first call"])

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from purerl.studies.steps import Step
 
 Arrays = dict[str, np.ndarray]  # the arrays of a state without its update counter, each with a run axis
 SCORED = 0.2  # a score is the mean return of the last 20 % of a rung; if no episode ended in these, of the whole rung
-UNEQUAL = 1.05  # largest ratio of the steps of two configs whose scores are compared without a note
+UNEQUAL = 1.1  # largest ratio of the steps of two configs whose scores are compared without a note
 CHUNK_SECONDS = 2.0  # approximate duration of a chunk; a signal takes effect at the end of a chunk
 
 
@@ -55,33 +55,31 @@ def check_program(train: Train, rungs: int) -> None:
         raise config_error("rungs", rungs, f"needs at least {2 ** (rungs - 1)} updates, not {train.plan.num_updates}")
 
 
-def check_rungs(trains: Iterable[Train], rungs: int) -> str:
-    """Check that an episode fits into the first rung.
+def check_rungs(trains: Sequence[Train], rungs: int) -> list[str]:
+    """Check that an episode fits into the first rung; return warnings.
 
-    Return a warning if an episode is longer than all of training, or if a rung ends after different numbers of steps; else "".
+    A warning says that an episode is longer than all of training, or that a rung ends after different numbers of steps.
 
     Raises:
         ConfigError: the first rung is too short, and fewer rungs would make it long enough.
     """
-    found, warning = {}, ""  # hints, by the largest number of rungs that would work
-    trains = list(trains)
-    for rung in range(rungs):
-        ends = [end_of_rung(rung, rungs, train.plan.num_updates) * train.plan.batch_size for train in trains]
-        if max(ends) > UNEQUAL * min(ends):
-            warning = f"rung {rung + 1} ends after {min(ends):,} to {max(ends):,} steps, depending on num_envs and num_steps; "
-            warning += "scores after more steps are higher, so use a larger total_timesteps, or fewer rungs"
-            break
+    found, warnings = {}, []  # `found`: hints, by the largest number of rungs that would work
     for train in trains:
         limit, updates = train.env.max_steps or 0, train.plan.num_updates
         steps = [end_of_rung(0, n, updates) * train.cfg.num_steps for n in range(1, rungs + 1)]
         most = sum(x >= limit for x in steps)
         found[most] = f"an episode may take {limit:,} steps, but the first rung has only {steps[-1]:,} steps per environment"
         if not most:
-            warning = f"an episode may take {limit:,} steps, but training has only {steps[0]:,} steps per environment; "
-            warning += "a trial without a finished episode has no score, so use a larger total_timesteps"
+            text = f"an episode may take {limit:,} steps, but training has only {steps[0]:,} steps per environment; "
+            warnings = [text + "a trial without a finished episode has no score, so use a larger total_timesteps"]
     if (most := min(filter(None, found), default=rungs)) < rungs:
         raise config_error("rungs", rungs, f"{found[most]}; use rungs={most}, or a larger total_timesteps")
-    return warning
+    for rung in range(rungs) if len({float(train.cfg.total_timesteps) for train in trains}) == 1 else ():
+        ends = [end_of_rung(rung, rungs, train.plan.num_updates) * train.plan.batch_size for train in trains]
+        if max(ends) > UNEQUAL * min(ends):
+            text = f"rung {rung + 1} of {rungs} ends after {min(ends):,} to {max(ends):,} steps, since batch sizes differ; "
+            return [*warnings, text + "scores usually rise with the number of steps, so use a larger total_timesteps"]
+    return warnings
 
 
 class RungTrainer:

@@ -21,7 +21,7 @@ from purerl.config.value_checks import not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, config_error, raise_if_any, warn
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices.processes import agree, call_in_first, process_count
-from purerl.runs.directory import absolute_path, run_directory
+from purerl.runs.directory import run_directory
 from purerl.runs.fit import FitResult, check_arguments, fit
 from purerl.runs.logging.console import format_count
 from purerl.runs.options import SEED, int_from, optional, wrong_values
@@ -161,10 +161,10 @@ class Sweep:
         """Return the programs of the sweep that was begun in a directory, or new programs."""
         config = {**json.loads(self.cfg.to_json()), "total_timesteps": None}
         points = [{path: space.to_json(x) for path, x in point.items()} for point in self.points]
-        origin = options.get("init_from") and str(absolute_path(options["init_from"]))
-        start = [origin, list(options.get("init_groups", ())), options.get("continue_steps", False)] if origin else None
+        groups, goes_on = list(options.get("init_groups", ())), bool(options.get("continue_steps", False))
+        start = f"a run, init_groups = {groups}, continue_steps = {goes_on}" if options.get("init_from") else None
         plan = {"algorithm": algorithm_of(self.cfg), "config": config, "points": points, "seed": seed, "num_seeds": num_seeds}
-        plan |= {"start": start}
+        plan |= {"init_from": start}  # without the path, since the folder may move; `fit` warns of another folder
         alone = process_count() == 1
         runs = [runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
         numbers = next((numbers_of(x.train.given, x.train.env) for x in runs), {})
@@ -202,14 +202,14 @@ class SweepResult(NamedTuple):
 
     @property
     def note(self) -> str:
-        """Return a note on programs that `stop_when` ended early, and on other reasons why scores are not alike; "" without."""
+        """Return a note on the reasons why scores cannot be compared, such as programs that `stop_when` ended early; else ""."""
         found, ended = [], [x.progress for x in self.results if x.progress.is_finished]
         if self.diverged:
-            found += [f"{self.diverged} of {self.returns.size} runs diverged and have no score"]
-        trained = sorted({x.steps_of_run() for x in ended})
+            found += [f"{self.diverged} of {sum(x.finite.size for x in self.results)} runs diverged and have no score"]
+        trained = sorted({x.updates * x.plan.batch_size for x in ended})
         if trained and trained[-1] > UNEQUAL * trained[0] and not any("total_timesteps" in point for point in self.sweep.points):
             steps = " or ".join(f"{x:,}" for x in trained)
-            found += [f"configs were trained for {steps} steps, since training has whole updates"]
+            found += [f"configs were trained for {steps} steps, since total_timesteps is rounded up to whole updates"]
         if stopped := {x.progress.steps_of_run() for x in self.results if x.stopped_by == STOPPED and not x.progress.is_finished}:
             steps = ", ".join(f"{x:,}" for x in sorted(stopped))
             mean = "the rule sees all configs of a program together, and a score at a stop is biased upwards"
@@ -255,8 +255,8 @@ class SweepResult(NamedTuple):
     def summary(self) -> list[Summary]:
         """Return each config's label, and the interquartile mean over the seeds that have a score, with its interval.
 
-        The best configs come first. Configs in which seeds have no score come last, the fewest such seeds first, since the mean
-        of the other seeds would be too high.
+        Configs with more scored seeds come first, since the mean of the seeds that remain would be too high. Of configs with
+        equally many, the best come first.
         Configs of different tasks are not ranked against each other: each task has its own rows, in the order of the sweep.
         """
         tasks = list(dict.fromkeys(self.sweep.tasks))

@@ -222,8 +222,8 @@ def _check_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs:
         trains = [make_train(space.with_values(cfg, point), **objects) for point in points]
     for train in trains:
         check_program(train, rungs)
-    if warning := check_rungs(trains, rungs):
-        warn(warning)
+    for text in check_rungs(trains, rungs):
+        warn(text)
     described = identity(trains[0], cfg)
     return {name: described[name] for name in ("objects", "numbers")}
 
@@ -321,7 +321,7 @@ def as_toml(cfg: OnPolicyConfig, kept: Collection[str] = ()) -> str:
     if "randomize" in values:
         values["randomize"] = {name: str(x) for name, x in values["randomize"].items()}
     given = dict(values.pop("env_kwargs", ()))
-    values |= {"env_kwargs": kept} if (kept := {name: x for name, x in given.items() if x is not None}) else {}
+    values |= {"env_kwargs": known} if (known := {name: x for name, x in given.items() if x is not None}) else {}
     note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # import paths in files are refused
     note += "".join(f"# with env_kwargs {name} = None, which TOML cannot hold\n" for name, x in given.items() if x is None)
     return note + "".join(f"{name} = {text(x)}\n" for name, x in values.items())

@@ -154,7 +154,7 @@ def test_states_of_another_config_are_refused():
         jax.eval_shape(normal.update, state)
     with pytest.raises(purerl.ConfigError, match="has running statistics, which normalize_reward=False ignores"):
         jax.eval_shape(plain.update, jax.eval_shape(normal.init, KEY))
-    with pytest.raises(purerl.ConfigError, match=r"state = \[4\]: is of another num_envs; must have 2 environments"):
+    with pytest.raises(purerl.ConfigError, match="state: has 4 environments, but this train has 2"):
         jax.eval_shape(small.update, state)
 
 
@@ -162,5 +162,5 @@ def test_numbers_beyond_the_dtype_of_observations_are_refused():
     space = jax.ShapeDtypeStruct((3,), np.uint8)
     assert _to_space_dtypes(space, np.array([[0, 7, 255]]))[0].dtype == np.uint8
     for number in (-1, 300):
-        with pytest.raises(purerl.ConfigError, match="has numbers that uint8 cannot hold"):
+        with pytest.raises(purerl.ConfigError, match="must be ints from 0 to 255, the range of uint8"):
             _to_space_dtypes(space, np.array([[0, 7, number]]))

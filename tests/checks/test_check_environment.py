@@ -38,8 +38,8 @@ def test_tanh_and_warmup_need_bounded_actions(bound):
     env = acting(Varied, "box")()
     env.action_space = lambda params=None: endless
     for cfg, says in (
-        (CFG.replace(action_distribution="tanh"), "needs finite action bounds, and -1e6 and 1e6 stand for none"),
-        (CFG.replace(action_distribution="beta"), "needs finite action bounds, and -1e6 and 1e6 stand for none"),
+        (CFG.replace(action_distribution="tanh"), "needs finite action bounds; -1e6 and 1e6, or wider, count as missing"),
+        (CFG.replace(action_distribution="beta"), "needs finite action bounds; -1e6 and 1e6, or wider, count as missing"),
         (CFG.replace(warmup_steps=64), "need finite action bounds"),
     ):
         with pytest.raises(purerl.ConfigError, match=says):

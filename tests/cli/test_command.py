@@ -114,6 +114,7 @@ def test_rnd_flag_enables_rnd_and_prefixed_flags_set_its_fields(tmp_path, monkey
         (["ppo"], "lag = 8\n", "no such flag"),
         (["ppg"], "n_pj = 8\n", "did you mean 'n_pi'"),
         (["ppo", "--env-params", "g", "9", "--env-params", "m", "2"], "", "is given twice; write all its values after one flag"),
+        (["ppo", "--env-params", "g", "9", "--env_params", "m", "2"], "", "is given twice; write all its values after one flag"),
         (["ppo", "--info", "a", "--info=b"], "", "is given twice; write all its values after one flag"),
         (["ppo", "--env-params", "length", "0.5", "--sweep", "env_params.length=0.4,0.6"], "", "--sweep sets the field, too"),
     ],

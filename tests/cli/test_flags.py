@@ -101,7 +101,7 @@ def test_flags_of_names_and_values_add_to_those_of_a_file(tmp_path, monkeypatch,
     assert "each name needs a value" in capsys.readouterr().err
     with contextlib.suppress(SystemExit):
         assert main(["ppo", "--env-params", "gravity", "9", "gravity", "8"]) == 2
-    assert "a name is given twice" in capsys.readouterr().err
+    assert "'gravity' is given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,10 @@ def test_negative_learning_rates_are_refused():
     with pytest.raises(purerl.ConfigError, match=r"lr_schedule = -.*: at gradient step .* must be .* count gradient steps"):
         purerl.make_train(CFG, lr_schedule=lambda step: 1e-3 * (1 - step / 79))  # a schedule in updates
     purerl.make_train(CFG, lr_schedule=lambda step: 3e-4 * (1 - step / 1264))  # 0 after the last step
-    with pytest.warns(UserWarning, match=r"lr_schedule = 0\.0: is 0 from step 631 of 1,264 on; schedules count gradient steps"):
+    with pytest.warns(
+        UserWarning,
+        match=r"lr_schedule = 0\.0: is 0 in the second half of the 1,264 gradient steps; schedules count gradient steps",
+    ):
         purerl.make_train(CFG, lr_schedule=optax.linear_schedule(1e-3, 0.0, 79))
     ppg = purerl.PPGConfig(total_timesteps=64 * 1024, num_envs=8, num_steps=32)
     last = purerl.make_train(ppg).plan.phases[0].gradient_steps  # fewer than those of the auxiliary phase

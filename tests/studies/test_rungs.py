@@ -29,14 +29,16 @@ def test_rungs_shorter_than_an_episode_are_refused():
     with pytest.raises(purerl.ConfigError, match=r"rungs = 3: an episode may take 1,000 steps, .* has only 950 .*; use rungs=2"):
         purerl.tune(cfg, {"lr": Range(1e-4, 1e-2)})
     train = purerl.make_train(cfg)
-    assert check_rungs([train], 2) == ""
+    assert check_rungs([train], 2) == []
     longer = purerl.make_train(cfg.replace(env_params={"max_steps_in_episode": 4000}))
-    assert "an episode may take 4,000 steps, but training has only 3,800" in check_rungs([longer], 2)
+    assert "an episode may take 4,000 steps, but training has only 3,800" in check_rungs([longer], 2)[0]
     with pytest.raises(purerl.ConfigError, match="use rungs=2"):
         check_rungs([longer, train], 3)
     small, large = (purerl.make_train(CFG.replace(total_timesteps=20_000, num_envs=16, num_steps=n)) for n in (128, 512))
-    assert check_rungs([small, small], 1) == ""
-    assert "rung 1 ends after 20,480 to 24,576 steps, depending on num_envs and num_steps" in check_rungs([small, large], 1)
+    assert check_rungs([small, small], 1) == []
+    assert "rung 1 of 1 ends after 20,480 to 24,576 steps, since batch sizes differ" in check_rungs([small, large], 1)[0]
+    longer = purerl.make_train(large.cfg.replace(total_timesteps=30_000))
+    assert check_rungs([small, longer], 1) == []  # total_timesteps is tuned
 
 
 def test_trials_below_the_median_of_their_rung_stop():
