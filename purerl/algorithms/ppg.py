@@ -21,8 +21,8 @@ environment), a learning rate of 5e-4, `gamma = 0.999`.
 **When to choose it.** For procedurally generated levels. After training in 200 mazes, PPG solved 41 % of unseen mazes (95 %
 interval 39 to 43), PPO 34 % (31 to 38). PPO solved more of the 200 training mazes. After 250,000 steps of MinAtar, PPG was better
 than PPO on Asterix and SpaceInvaders. On Breakout, PPG with four or more policy epochs was indistinguishable from PPO; with one,
-PPG was worse. After five million steps, PPG was worse on SpaceInvaders (140 against 156) and not better on Breakout. With four
-planes of noise added to Breakout's four planes, PPG was not better than PPO after one million steps
+PPG was worse. After five million steps, PPG was worse on Breakout (18 against 66) and on SpaceInvaders (120 against 157). With
+four planes of noise added to Breakout's four planes, PPG was not better than PPO after one million steps
 (`tests/benchmarks/RESULTS.md`). In these runs, `aux_columns` was `num_envs / 4`. With `aux_columns = num_envs`, PPG takes about
 twice the time of PPO (`tests/benchmarks/speed.md`).
 
