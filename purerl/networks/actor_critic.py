@@ -178,7 +178,7 @@ def _separate(
 
         def at_once(stacked, carries):
             run = lambda params, carry, x: apply_module(trunks["policy"], params, x, past, carry, first)
-            shared = lambda x: jax.vmap(run, in_axes=(0, 0, None))(stacked, both(carries), x)
+            shared = lambda x: jax.vmap(run, in_axes=(0, 0, None), axis_size=len(trunks))(stacked, both(carries), x)
             # With one input for both trunks, XLA would transpose the results of the first layers on a GPU.
             copied = lambda x: jax.vmap(run)(stacked, both(carries), jnp.broadcast_to(x[None], (len(trunks), *x.shape)))
             found = by_platform(x["policy"], cpu=shared, accelerator=copied, tpu=shared)
