@@ -147,6 +147,26 @@ def test_levels_need_an_environment_that_purerl_resets():
         purerl.make_train(purerl.PPOConfig(env="DeepSea-bsuite", num_levels=2))
 
 
+@pytest.mark.parametrize("row", [0, 1])
+def test_steps_that_begin_episodes_from_other_keys_are_refused(row):
+    def reset(keys):
+        at = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+        return at, at
+
+    def step(keys, state, action):
+        done, first = action == 1, reset(keys[row])[1]
+        obs = jnp.where(done[:, None], first, state)
+        return purerl.TimeStep(obs, obs, state, jnp.ones(len(action)), done, ~done & done)
+
+    env = purerl.Environment(reset, step, jax.ShapeDtypeStruct((2,), jnp.float32), purerl.Discrete(2), None)
+    make = lambda: purerl.make_train(SMALL.replace(num_levels=2), env=env)
+    if row == 1:
+        make()
+    else:
+        with pytest.raises(ConfigError, match=r"num_levels = 2: a step must draw .* from keys\[1\] alone"):
+            make()
+
+
 def test_levels_need_threefry_keys():
     env = with_levels(make_env("CartPole-v1", (), {}), 2)
     keys = lambda kind: jax.random.split(jax.random.key(0, impl=kind), 32)
