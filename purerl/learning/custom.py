@@ -3,7 +3,7 @@
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.dependence import inputs_read
 from purerl.core.errors import Problem, config_error, convert_errors, guard, name_of, raise_if_any, warn
 from purerl.core.metrics import NUMBERS, Mean, mean_of, values
+from purerl.core.platform import for_cpu_alone
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 from purerl.networks.foreign import describe
 
@@ -83,6 +84,26 @@ def _warn_unless_learnt(field: str, loss: Callable, *learnt: PyTree) -> None:
     if not any(inputs_read(loss, *learnt)):
         hint = "does not depend on the parameters or on the `outputs` of the trained policy, so that nothing is learnt from it"
         warn(str(Problem(field, ..., hint)))
+
+
+def warn_unless_trained(phase: str, groups: Collection[str], loss: Callable[[dict[str, PyTree]], jax.Array], params: Any) -> None:
+    """Warn if a custom `extra_loss` reads parameters, but none of the groups that its phase trains.
+
+    Args:
+        phase: name of the phase.
+        groups: names of the groups that the phase trains.
+        loss: maps parameters to the extra loss.
+        params: parameters, a dict from group to arrays.
+    """
+    with for_cpu_alone():  # a choice by platform seems to read all of its inputs
+        read = inputs_read(loss, params)
+    names = [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    found = {name for name, is_read in zip(names, read, strict=True) if is_read}
+    if found and found.isdisjoint(groups):
+        hint = (
+            f"reads the groups {', '.join(sorted(found))}, but its phase {phase!r} trains {', '.join(sorted(groups))} alone, so "
+        )
+        warn(str(Problem("extra_loss", ..., hint + "that nothing is learnt from it")))
 
 
 def guard_advantage_shape(function: Callable) -> Callable:

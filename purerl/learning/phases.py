@@ -16,6 +16,7 @@ from purerl.core.platform import pack, unpack
 from purerl.core.reductions import local_batch, local_key, pmean, reduce_before
 from purerl.core.types import Network, PyTree, Sample, Sequences, TrainState
 from purerl.learning.advantages import standardize
+from purerl.learning.custom import warn_unless_trained
 from purerl.learning.learner import Learner, Metrics
 from purerl.learning.optimizers import Groups, Optimizer, Vectors, clip_scale, phase_optimizer, vectors_of, without_kl_control
 from purerl.learning.shuffle import permutation
@@ -268,7 +269,12 @@ def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batc
             found, metrics = phase.loss(as_params(flat), minibatch)
             return found, {name: jnp.asarray(x, jnp.float32) for name, x in metrics.items()}
 
-        return jax.grad(loss, has_aux=True)(flat)
+        gradient, metrics = jax.grad(loss, has_aux=True)(flat)
+        if "extra_loss" in metrics:
+            params = as_params(flat)
+            extra = lambda params: phase.loss(params, minibatch)[1]["extra_loss"]
+            warn_unless_trained(phase.name, moving_groups(phase, params), extra, params)
+        return gradient, metrics
 
     def accumulate(flat, rows, recomputed):
         parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, phase.accumulate, axis=-1)), (rows, recomputed))

@@ -117,6 +117,19 @@ def test_policy_loss_that_reads_only_the_old_policy_warns():
         purerl.make_train(CFG, env=Corridor(), policy_loss=lambda new, old, advantage, cfg: -advantage * old.log_prob)
 
 
+@pytest.mark.parametrize("cfg", [purerl.DAACConfig(), purerl.PPGConfig(e_v=2), purerl.PPOConfig()])
+def test_extra_loss_of_groups_that_another_phase_trains_warns(cfg):
+    sizes = {name: getattr(CFG, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}
+    make = lambda loss: purerl.make_train(cfg.replace(**sizes), env=Corridor(), extra_loss=loss)
+    make(lambda params, new, old, cfg: (new.policy.entropy().mean(), {}))
+    of_value = lambda params, new, old, cfg: (jnp.square(new.value).mean(), {})
+    if isinstance(cfg, purerl.PPOConfig):
+        make(of_value)
+    else:
+        with pytest.warns(UserWarning, match="extra_loss: reads the groups value, but its phase 'policy' trains"):
+            make(of_value)
+
+
 def test_extra_loss_that_reads_only_old_data_warns():
     with pytest.warns(UserWarning, match="extra_loss: does not depend on the parameters"):
         purerl.make_train(CFG, env=Corridor(), extra_loss=lambda params, new, old, cfg: (old.log_prob.mean(), {}))
