@@ -120,7 +120,9 @@ class OnPolicyConfig(Config, Batches):
         value_clip_eps: Range of the value clip, in the units of the network's values (standardised by `normalize_value`).
 
     Statistics:
-        normalize_obs: Running statistics standardise observations. `auto`: True for continuous actions and numeric entries.
+        normalize_obs: Running statistics standardise observations. `auto`: True for continuous actions and numeric entries. The
+          statistics forget nothing: after a single 1e12, all usual numbers look alike. If a simulator may return such numbers,
+          clip them in the environment.
         normalize_entries: Entries of a dict observation to standardise. () means all numeric entries except the action mask.
         obs_clip: Bound on the absolute value of standardised observations.
         normalize_reward: Rewards are divided by the deviation of discounted returns. `auto`: True for continuous actions.
