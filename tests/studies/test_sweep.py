@@ -66,7 +66,9 @@ def test_all_programs_and_options_are_checked_before_training(tmp_path):
 def test_configs_trained_for_different_steps_and_diverged_runs_are_noted(monkeypatch):
     made = purerl.sweep(SHORT, {"num_steps": [16, 24]})
     ended = lambda steps, finite: types.SimpleNamespace(
-        progress=types.SimpleNamespace(is_finished=True, steps_of_run=lambda: steps), finite=np.array(finite), stopped_by=None
+        progress=types.SimpleNamespace(is_finished=True, updates=steps, plan=types.SimpleNamespace(batch_size=1)),
+        finite=np.array(finite),
+        stopped_by=None,
     )
     monkeypatch.setattr(sweeps, "has_current_evaluation", lambda result: False)
     monkeypatch.setattr(sweeps.SweepResult, "returns", np.ones((2, 2)))
