@@ -81,14 +81,14 @@ def test_configs_trained_for_different_steps_and_diverged_runs_are_noted(monkeyp
 def test_sweep_continued_from_another_start_or_order_is_refused(tmp_path):
     made = purerl.sweep(SHORT, {"gamma": [0.9, 0.95]})
     made.fit(directory=tmp_path / "s", env=Varied())
-    with pytest.raises(purerl.CheckpointMismatch, match=r"start: None in sweep\.json, .*/a'"):
+    with pytest.raises(purerl.CheckpointMismatch, match=r"init_from: None in sweep\.json, a run, init_groups = \[\], .* here"):
         made.fit(directory=tmp_path / "s", env=Varied(), init_from=tmp_path / "a")
     plan = json.loads((tmp_path / "s" / "sweep.json").read_text())
-    del plan["start"]  # as written by older versions
+    del plan["init_from"]  # as written by older versions
     (tmp_path / "s" / "sweep.json").write_text(json.dumps(plan))
     made.fit(directory=tmp_path / "s", env=Varied())
     saved, other = ({"programs": {f"0-{name}": [0], f"1-{name}": [1]}} for name in ("a=1,b=2", "b=2,a=1"))
-    with pytest.raises(purerl.CheckpointMismatch, match="the order of the swept fields"):
+    with pytest.raises(purerl.CheckpointMismatch, match="give the swept fields in the order of the first call"):
         save_plan(tmp_path, saved, other)
 
 
