@@ -178,6 +178,7 @@ def test_interrupted_sweep_resumes_bit_for_bit(trained, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:lr = .*Adam moves")
 def test_diverged_run_has_no_score_and_the_others_continue(tmp_path):
     made = purerl.sweep(SHORT, {"lr": [1e38, 1e-3]})
     lost = lambda: pytest.warns(UserWarning, match="2 of 4 runs diverged and have no score")
@@ -211,6 +212,7 @@ class Lured(Varied):
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:lr = .*Adam moves")
 def test_diverged_run_has_no_best_state_and_counts_as_finished(tmp_path):
     made = purerl.sweep(SHORT, [{"lr": 1e38, "gamma": 0.9}, {"lr": 1e-3, "gamma": 0.9}])
     with pytest.warns(UserWarning, match="1 of 2 runs diverged"):
