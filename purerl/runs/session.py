@@ -161,7 +161,7 @@ class Session:
         options, raises, last = self.options, self.options.on_nonfinite == "raise", self.plan.num_updates
         cfg = options.cfg
         clip = None if cfg.value_clip == "none" or cfg.normalize_value else float(np.max(cfg.value_clip_eps))
-        watch = MetricWatch(self.trainer.labels, self.plan.batch_size, self.updates, clip)
+        watch = MetricWatch(self.trainer.labels, self.plan.batch_size, self.updates, clip, self.trainer.train.env.max_steps)
         length, saved_at, start, done = 1, time.monotonic(), time.perf_counter(), False
         while not done:
             before = time.perf_counter()

@@ -25,17 +25,26 @@ class MetricWatch:
     """A check of the metrics of each chunk, which warns once about each kind of problem.
 
     The kinds are environment steps with numbers that are not finite, skipped updates, invalid masks, first states that are used
-    again, and values that the value clip keeps far from returns.
+    again, episodes beyond the time limit, and values that the value clip keeps far from returns.
 
     Args:
         labels: labels of the runs.
         batch_size: steps per update of one run.
         updates: finished updates before the first chunk.
         value_clip: range of the value clip, in units of the return; None without a clip.
+        max_steps: the time limit of the environments; None if unknown.
     """
 
-    def __init__(self, labels: tuple[str, ...], batch_size: int, updates: int, value_clip: float | None = None):
+    def __init__(
+        self,
+        labels: tuple[str, ...],
+        batch_size: int,
+        updates: int,
+        value_clip: float | None = None,
+        max_steps: int | None = None,
+    ):
         self._labels, self._batch_size, self._began, self._value_clip = labels, batch_size, updates, value_clip
+        self._max_steps = max_steps
         self._skipped = np.zeros(len(labels), np.int64)
         self._warned: set[str] = set()
 
@@ -59,6 +68,11 @@ class MetricWatch:
             if reused > 0.01 * resets:
                 text = f"{reused / resets:.0%} of new episodes start like an earlier episode of the same rollout"
                 self._warn(REUSED, f"{REUSED}: {text}; a larger reset_pool gives more first states")
+        if self._max_steps is not None and "episode_length" in rows:
+            longest = np.nanmax(rows["episode_length"].read(), initial=0)
+            if longest > self._max_steps + 1:
+                text = f"episodes last {longest:,.0f} steps, but max_steps of the environment is {self._max_steps:,}, at which"
+                self._warn("length", f"{text} evaluations end and truncations are expected; use wrap_env(max_steps=...)")
         if self._value_clip is not None and updates >= SETTLED and "value_loss" in rows:
             self._judge_values(np.sqrt(2 * np.atleast_2d(rows["value_loss"].read())[:, -1]), updates, self._value_clip)
         counts = {name: np.atleast_2d(x.total) for name, x in rows.items() if name.startswith("nonfinite")}

@@ -1,4 +1,4 @@
-"""The warning about a value clip that holds values far from the returns."""
+"""Warnings about a run's metrics: values that a clip keeps far from the returns, and episodes beyond the time limit."""
 
 import warnings
 
@@ -59,3 +59,12 @@ def test_value_warning_uses_the_last_row_of_each_run_once():
         watch(rows(99, 250), 200, False, True)
     watch(rows(99, 900), 300, False, True)
     MetricWatch(("seed 0", "seed 1"), 64, 0)(rows(5_000, 5_000), 200, False, True)
+
+
+def test_episodes_beyond_the_time_limit_warn():
+    rows = {"episode_length": Mean(np.array([[10.0, 0.0]]), np.array([[2, 0]]))}
+    watch = lambda limit: MetricWatch(("seed 0",), 64, 0, max_steps=limit)(rows, 2, False, True)
+    watch(None)
+    watch(5)
+    with pytest.warns(UserWarning, match="episodes last 5 steps, but max_steps of the environment is 3"):
+        watch(3)
