@@ -126,9 +126,8 @@ def _likely_mistakes(cfg: OnPolicyConfig, given: dict[str, Any]) -> list[Problem
     if cfg.learning_starts < cfg.warmup_steps and surely_holds(cfg.target_kl, np.isfinite):
         hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
         found.append(Problem("target_kl", cfg.target_kl, hint))
-    most = {"lag": cfg.num_updates - 1, "target_update_freq": cfg.num_updates} if isinstance(cfg, APPOConfig) else {}
-    for name, count in most.items():
-        if getattr(cfg, name) > max(count, getattr(APPOConfig(), name)):
+    for name in ("lag", "target_update_freq") if isinstance(cfg, APPOConfig) else ():
+        if getattr(cfg, name) > max(cfg.num_updates, getattr(APPOConfig(), name)):
             found.append(Problem(name, getattr(cfg, name), f"counts updates, of which training has only {cfg.num_updates}"))
     if cfg.warmup_steps >= cfg.total_timesteps:
         hint = f"actions are random until the end, total_timesteps = {cfg.total_timesteps}"
