@@ -197,15 +197,13 @@ class Train:
     def _check_state(self, state: Any, updates: bool = False) -> TrainState:
         """Return a state; raise a ConfigError for other objects, and for running statistics other than those of this `Train`.
 
-        If `updates` is set, also check what only an update reads: the statistics of rewards, and the number of environments. A
-        policy on an axis of devices is not checked, since shapes cannot be traced there.
+        If `updates` is set, also check what only an update reads: the statistics of rewards, and the number of environments.
         """
         if not isinstance(state, TrainState):
             hint = "must be a TrainState, such as the attribute `state` of a result or a run"
             raise config_error("state", type(state).__name__, hint)
-        if self.axis is not None and not updates:
-            return state
-        initial = jax.eval_shape(self._init, jax.random.key(0))
+        # An update is traced on its axis of devices, if there is one; a policy is not.
+        initial = (jax.eval_shape if updates else functools.partial(shapes_on, self.axis))(self._init, jax.random.key(0))
         has = lambda state, name: bool(jax.tree.leaves(getattr(state.statistics, name, ())))
         names = ("obs", "value", "reward") if updates else ("obs", "value")
         hint = "{0} running statistics, which normalize_{1}={2} {3}; use the train of its run, or normalize_{1}={4}"

@@ -157,10 +157,6 @@ def collect(
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     next_value = bootstrap.bootstrap_values(params, kept, last, steps, next_obs) if valued else steps.final_value
     steps = steps._replace(obs=obs, final_value=next_value)
-    if keep_next_obs and steps.after.nonfinite:  # otherwise, curiosity would pay for the zeros there
-        bad = any_of(steps.after.nonfinite)
-        keep = lambda old, new: jnp.where(bad.reshape(*bad.shape, *[1] * (new.ndim - 2)), old, new)
-        next_obs = jax.tree.map(keep, obs, next_obs)
     transition = _transition(steps, next_obs if keep_next_obs else (), truncation)
     metrics = rollout_metrics(transition, steps, info, episode_info)
     metrics |= reuse_metrics(resets, pool_size) if pooled else {}
@@ -259,6 +255,9 @@ def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
 def _transition(steps: LoopStep, next_obs: PyTree, truncation: str) -> Transition:
     """Return the transitions of a rollout. `steps.final_value` becomes `next_value`, and `truncation` determines the flags."""
     after = steps.after
+    if after.nonfinite and jax.tree.leaves(next_obs):  # otherwise, curiosity would pay for the zeros there
+        pick, bad = jax.vmap(jax.vmap(jnp.where)), any_of(after.nonfinite)
+        next_obs = jax.tree.map(lambda old, new: pick(bad, old, new), steps.obs, next_obs)
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))
     if truncation == "current_obs":

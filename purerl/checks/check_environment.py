@@ -16,7 +16,7 @@ from purerl.core.masks import choices_of
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import Space, entries_of, is_index
 from purerl.core.types import Network, PyTree, TrainState
-from purerl.networks.actor_critic import is_bounded
+from purerl.networks.actor_critic import NEEDS_BOUNDS, is_bounded
 
 
 def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: bool, devices: int) -> None:
@@ -57,13 +57,7 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
     random_steps = {} if cfg.rnd is None or not distils else {"rnd.init_steps": cfg.rnd.init_steps}
     for field, steps in {"warmup_steps": cfg.warmup_steps, **random_steps}.items():
         if steps and not is_bounded(env.action_space):
-            found.append(
-                Problem(
-                    field,
-                    steps,
-                    "uniform random actions need finite action bounds; -1e6 and 1e6, or wider, count as missing; use 0",
-                )
-            )
+            found.append(Problem(field, steps, f"{NEEDS_BOUNDS} 0"))
     return found
 
 

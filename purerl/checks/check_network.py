@@ -164,9 +164,8 @@ def check_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases
         warn(str(Problem("network", ..., hint)))
 
 
-_tried: collections.deque[tuple[dict[str, Any], str]] = collections.deque(
-    maxlen=8
-)  # so that `load` and `select` do not try again
+# The parts that were tried, with their observation space, so that `load` and `select` do not try them again.
+_tried: collections.deque[tuple[dict[str, Any], str]] = collections.deque(maxlen=8)
 
 
 def warn_of_mixed_rows(cfg: OnPolicyConfig, network: Network, env: Environment, given: dict[str, Any]) -> None:

@@ -100,10 +100,9 @@ def warn_unless_trained(phase: str, groups: Collection[str], loss: Callable[[dic
     names = [path[0].key for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     found = {name for name, is_read in zip(names, read, strict=True) if is_read}
     if found and found.isdisjoint(groups):
-        hint = (
-            f"reads the groups {', '.join(sorted(found))}, but its phase {phase!r} trains {', '.join(sorted(groups))} alone, so "
-        )
-        warn(str(Problem("extra_loss", ..., hint + "that nothing is learnt from it")))
+        read_by, trained = (", ".join(sorted(names)) for names in (found, groups))
+        hint = f"reads the groups {read_by}, but its phase {phase!r} trains only {trained}, so that nothing is learnt from it"
+        warn(str(Problem("extra_loss", ..., hint)))
 
 
 def guard_advantage_shape(function: Callable) -> Callable:

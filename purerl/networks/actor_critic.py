@@ -28,6 +28,7 @@ from purerl.networks.torsos import by_entry, drop_entries, encode, encode_entrie
 
 STACKED = "trunks of policy and value, stacked"  # entry that `prepare` adds to the parameters
 PACKED = "layers of policy and value, packed"  # entry that `prepare` adds to the parameters if kernels are fused
+NEEDS_BOUNDS = "needs finite action bounds, and those of -1e6 and 1e6, or wider, count as missing; use"
 # Policies start near constant (Huang et al. 2022, "37 details", number 2). Predictions of values and advantages are not scaled.
 HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 
@@ -108,13 +109,7 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
         hint = f"needs continuous actions, not {type(action_space).__name__}; use 'auto'"
         found.append(Problem("action_distribution", chosen, hint))
     elif chosen in ("tanh", "beta") and not is_bounded(action_space):
-        found.append(
-            Problem(
-                "action_distribution",
-                chosen,
-                "needs finite action bounds; -1e6 and 1e6, or wider, count as missing; use 'gaussian'",
-            )
-        )
+        found.append(Problem("action_distribution", chosen, f"{NEEDS_BOUNDS} 'gaussian'"))
     if torso is None or isinstance(torso, dict):
         found += kernel_problems(cfg)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:

@@ -320,7 +320,7 @@ def test_invalid_rnd_configs_are_refused():
         def action_space(self, params=None):
             return spaces.Box(-jnp.inf, jnp.inf, (1,))
 
-    with pytest.raises(purerl.ConfigError, match="need finite action bounds"):
+    with pytest.raises(purerl.ConfigError, match="needs finite action bounds"):
         made(RND, Unbounded())
     made(CFG, Unbounded(), intrinsic=(lambda key, obs: (), lambda state, steps: (steps.reward, state)))
     with pytest.raises(purerl.ConfigError, match="must be a RNDConfig, or None"):

@@ -37,13 +37,10 @@ def test_tanh_and_warmup_need_bounded_actions(bound):
     endless = Box(np.full(1, -bound, np.float32), np.full(1, bound, np.float32))
     env = acting(Varied, "box")()
     env.action_space = lambda params=None: endless
-    for cfg, says in (
-        (CFG.replace(action_distribution="tanh"), "needs finite action bounds; -1e6 and 1e6, or wider, count as missing"),
-        (CFG.replace(action_distribution="beta"), "needs finite action bounds; -1e6 and 1e6, or wider, count as missing"),
-        (CFG.replace(warmup_steps=64), "need finite action bounds"),
-    ):
-        with pytest.raises(purerl.ConfigError, match=says):
-            purerl.make_train(cfg, env=env)
+    missing = "needs finite action bounds, and those of -1e6 and 1e6, or wider, count as missing"
+    for changes in ({"action_distribution": "tanh"}, {"action_distribution": "beta"}, {"warmup_steps": 64}):
+        with pytest.raises(purerl.ConfigError, match=missing):
+            purerl.make_train(CFG.replace(**changes), env=env)
 
 
 def test_categorical_observations_cannot_be_normalised():
