@@ -82,6 +82,13 @@ def record_fault(request):
     return record
 
 
+@pytest.fixture(scope="session", autouse=True)
+def share_trainers():
+    from tests.helpers.sharing import share_trainers
+
+    share_trainers()
+
+
 @pytest.fixture(scope="session")
 def vectors():
     """Return reference numbers, computed in float64 by code that shares nothing with purerl."""

@@ -1,7 +1,9 @@
 """A tiny run, and a hash of its results."""
 
+import functools
 import hashlib
 import math
+import pickle
 
 import jax
 import numpy as np
@@ -22,7 +24,15 @@ CFG = PPOConfig(**SIZES, **PLAIN, lr=1e-3)
 
 
 def tiny(cfg=CFG, box=False, **objects):
-    return purerl.make_train(cfg, env=boxed(Varied)() if box else Varied(), **objects)
+    """Return the training function of a tiny run. Calls with equal configs share it, since tracing an update takes seconds."""
+    if objects or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(cfg)):
+        return purerl.make_train(cfg, env=boxed(Varied)() if box else Varied(), **objects)
+    return _made(pickle.dumps(cfg), box)
+
+
+@functools.lru_cache(64)
+def _made(cfg, box):
+    return purerl.make_train(pickle.loads(cfg), env=boxed(Varied)() if box else Varied())
 
 
 def learner(cfg, network=None):
