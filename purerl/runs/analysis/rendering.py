@@ -47,7 +47,7 @@ def render(
         >>> episode_return = purerl.render(run.train, run.state, "agent.gif", max_steps=3)
     """
     raise_if_any(wrong_values({"seed": seed}, {("seed",): SEED}))
-    env, policy = train.env, train.policy(state)
+    env = train.env
     if (suffix := pathlib.Path(path).suffix) not in (".gif", ".mp4"):
         raise config_error("path", str(path), "must end in .gif or .mp4")
     if suffix == ".mp4":
@@ -59,20 +59,22 @@ def render(
         env.host.start_recording()
         draw, limit = check_drawing(env, limit)
 
-    def step(carry, index):
-        env_state, obs, first, memory = carry
-        action, memory = policy(memory, obs, first, fold_in_name(key, "action", index), deterministic)
-        after = env.step(split_keys(fold_in_name(key, "environment", index), 2, 1), env_state, action)
-        done = after.terminated | after.truncated
-        return (after.env_state, after.obs, done, memory), (env_state, after.reward, done)
+    def episode(state):
+        policy = train.policy(state)
 
-    def episode():
+        def step(carry, index):
+            env_state, obs, first, memory = carry
+            action, memory = policy(memory, obs, first, fold_in_name(key, "action", index), deterministic)
+            after = env.step(split_keys(fold_in_name(key, "environment", index), 2, 1), env_state, action)
+            done = after.terminated | after.truncated
+            return (after.env_state, after.obs, done, memory), (env_state, after.reward, done)
+
         env_state, obs = env.reset(fold_in_name(key, "start")[None])
         carry = (env_state, obs, jnp.ones(1, bool), policy.initial_carry(1))
         return jax.lax.scan(step, carry, jnp.arange(limit, dtype=jnp.uint32))[1]
 
     with host_errors():
-        env_states, reward, done = jax.tree.map(lambda x: x[:, 0], jax.device_get(jax.jit(episode)()))
+        env_states, reward, done = jax.tree.map(lambda x: x[:, 0], jax.device_get(jax.jit(episode)(state)))
     steps = int(np.argmax(done)) + 1 if done.any() else limit
     frames = [jax.tree.map(lambda x: x[i], env_states) for i in range(steps)]  # noqa: B023
     path = pathlib.Path(path).expanduser()
