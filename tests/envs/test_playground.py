@@ -56,6 +56,7 @@ def test_value_network_of_a_robot_reads_its_privileged_state(tmp_path, monkeypat
     assert sizes == {"policy": 48, "value": 48 + 123}
 
 
+@pytest.mark.long  # a case of the MJX backend in test_brax.py runs for each landing
 @pytest.mark.slow
 def test_masses_of_a_model_are_scaled():
     """The same force moves heavy carts less."""

@@ -59,13 +59,15 @@ def test_recorded_scores_belong_to_the_current_configs():
     assert list(recorded) == [name for name in results.NAMES if name in recorded]
     for name, row in recorded.items():
         cfg = results.config(name)
-        assert resolved(cfg.from_json(results.json.dumps(row["config"]))) == resolved(cfg)
+        then = cfg.from_json(results.json.dumps(row["config"]))
+        assert then.to_json() == cfg.to_json() or resolved(then) == resolved(cfg)
         assert row["seeds"] == list(range(8))
         assert len(row["scores"]) == 8
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of settings that a control deliberately has
+@pytest.mark.each_landing(*(study for study in studies_cases.STUDIES if study != "published"))  # of brax
 @pytest.mark.parametrize("study", studies_cases.STUDIES)
 def test_cases_of_a_study_can_be_built(study):
     cases = [case for case in studies_cases.STUDIES[study]().values() if not case.purejaxrl]

@@ -128,7 +128,7 @@ for case in ((name, count) for name in CASES for count in (2, 4, 8)):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("ppg-2", "lru-2")
+@pytest.mark.each_landing("ppg-2")
 @pytest.mark.parametrize(("name", "count"), product)
 def test_devices_together_equal_one_device_with_all_environments(name, count, monkeypatch):
     cfg = CASES[name]

@@ -56,7 +56,7 @@ def arrays_of(prefix, tree):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("gru", "previous action")
+@pytest.mark.each_landing("previous action")
 @pytest.mark.parametrize("kind", ONNX)
 def test_onnx_policy_acts_like_the_policy(kind, tmp_path):
     """Both policies act in a loop of 1,000 steps of two environments, each in its own, from the same keys."""
