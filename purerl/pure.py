@@ -15,14 +15,14 @@ from purerl.acting.evaluate import Episodes, evaluate
 from purerl.acting.policy import Policy
 from purerl.acting.rollout import collect, local_pool
 from purerl.acting.wrappers import with_statistics
-from purerl.checks.check_environment import check_devices, num_bytes
+from purerl.checks.check_environment import check_devices
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, config_error, is_count, raise_if_any, refuse_vmap, would_work
 from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate
-from purerl.core.plan import PhasePlan, Plan
+from purerl.core.plan import PhasePlan, Plan, num_bytes
 from purerl.core.platform import to_strong_dtypes, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
 from purerl.core.types import Network, TrainResult, TrainState
@@ -241,11 +241,12 @@ class Train:
         cfg = self.trained
         state = shapes_on(self.axis, self.init, jax.random.key(0))
 
-        options = {"num_steps": cfg.num_steps, "length": cfg.training_length, "keep_next_obs": cfg.keeps_next_obs}
-        rollout_of = lambda state: collect(self.env, self.network, state.params, state.actor, state.key, **options)[1]
-        rollout = shapes_on(self.axis, rollout_of, state)
-        pool_of = lambda state: draw_pool(self.env.reset, state.key, local_pool(cfg)) if has_slow_resets(self.env.step) else ()
-        pool = shapes_on(self.axis, pool_of, state)
+        def rollout_and_pool(state):
+            options = {"num_steps": cfg.num_steps, "length": cfg.training_length, "keep_next_obs": cfg.keeps_next_obs}
+            rollout = collect(self.env, self.network, state.params, state.actor, state.key, **options)[1]
+            pool = draw_pool(self.env.reset, state.key, local_pool(cfg)) if has_slow_resets(self.env.step) else ()
+            return rollout, pool
+
         env_steps = cfg.num_updates * cfg.batch_size
         phases = tuple(_phase_plan(phase, cfg.num_updates) for phase in self._algorithm.phases)
         return Plan(
@@ -257,11 +258,11 @@ class Train:
             minibatch_size=cfg.minibatch_size,
             gradient_steps=sum(phase.gradient_steps for phase in phases),
             parameters=sum(x.size for x in jax.tree.leaves(state.params)),
-            rollout_bytes=num_bytes((rollout, pool)),
             state_bytes=num_bytes(state),
             kept_bytes=num_bytes(state.extra),
             phases=phases,
             on_host=self.env.host is not None,
+            trace_rollout=lambda: shapes_on(self.axis, rollout_and_pool, state),
             compile_update=self._compile_update,
         )
 

@@ -13,9 +13,10 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, config_error, divisors, neighbours, raise_if_any, would_work
 from purerl.core.masks import choices_of
+from purerl.core.plan import num_bytes
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import Space, entries_of, is_index
-from purerl.core.types import Network, PyTree, TrainState
+from purerl.core.types import Network, TrainState
 from purerl.networks.actor_critic import NEEDS_BOUNDS, is_bounded
 
 
@@ -88,11 +89,6 @@ def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState
     if needed > there:
         hint = f"buffers need {needed / 1e9:,.1f} GB, but the device has {there / 1e9:,.0f} GB; use a smaller value"
         raise config_error(field, getattr(cfg, field), hint)
-
-
-def num_bytes(tree: PyTree) -> int:
-    """Return the size of all arrays of a tree, in bytes."""
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:

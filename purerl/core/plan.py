@@ -2,8 +2,12 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import jax
+
+from purerl.core.types import PyTree
 
 
 class PhasePlan(NamedTuple):
@@ -28,11 +32,20 @@ HOST = """external (Python) environments, stepped outside of JAX:
   an update accepts only the newest state, and the environments cannot be exported"""
 
 
+def num_bytes(tree: PyTree) -> int:
+    """Return the size of all arrays of a tree, in bytes."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
 def needed_bytes(compiled: Any) -> int:
     """Return the memory that a compiled program needs on each device, in bytes: arguments, results and temporaries."""
     needed = compiled.memory_analysis()
     bytes_of = needed.argument_size_in_bytes + needed.output_size_in_bytes - needed.alias_size_in_bytes
     return bytes_of + needed.temp_size_in_bytes
+
+
+COUNTS = ("devices", "num_updates", "env_steps", "extra_steps", "batch_size", "minibatch_size", "gradient_steps", "parameters")
+COUNTS += ("rollout_bytes", "state_bytes", "kept_bytes")  # the rows of the table
 
 
 @dataclass(frozen=True)
@@ -48,11 +61,11 @@ class Plan:
         minibatch_size: environment steps per gradient step.
         gradient_steps: gradient steps of the run.
         parameters: number of trained scalars.
-        rollout_bytes: memory of one rollout, including its pool of first states if resets are slow.
         state_bytes: memory of the training state.
         kept_bytes: part of `state_bytes` for auxiliary state: stored rollouts, and other versions of the parameters.
         phases: the plan of each training phase of an update.
         on_host: True if the environments are external (Python) environments, outside of JAX.
+        trace_rollout: function that returns the shapes of a rollout, and of its pool of first states if resets are slow.
         compile_update: function that returns the compiled update of one run.
     """
 
@@ -64,12 +77,17 @@ class Plan:
     minibatch_size: int
     gradient_steps: int
     parameters: int
-    rollout_bytes: int
     state_bytes: int
     kept_bytes: int
     phases: tuple[PhasePlan, ...]
     on_host: bool
+    trace_rollout: Callable[[], Any] = field(repr=False, compare=False)
     compile_update: Callable[[], Any] = field(repr=False, compare=False)
+
+    @functools.cached_property
+    def rollout_bytes(self) -> int:
+        """Return the memory of one rollout, including its pool of first states, in bytes. Traces a rollout."""
+        return num_bytes(self.trace_rollout())
 
     @functools.cached_property
     def update_bytes(self) -> int:
@@ -77,7 +95,7 @@ class Plan:
         return needed_bytes(self.compile_update())
 
     def __str__(self) -> str:
-        rows = [(x.name, getattr(self, x.name)) for x in fields(self) if x.name not in ("phases", "on_host", "compile_update")]
+        rows = [(name, getattr(self, name)) for name in COUNTS]
         for phase in self.phases if len(self.phases) > 1 else ():
             rows += [(f"{phase.name} phases", phase.runs), ("  gradient_steps", phase.gradient_steps)]
             rows += [("  left_over", phase.left_over)] if phase.left_over else []
