@@ -35,7 +35,7 @@ def test_check_env_reports_exactly_the_defect(name):
 WORKING = (broken.batch(), broken.batch(broken.rounded_once_more), simulator, hopper, walk)
 
 
-@pytest.mark.each_landing("env1", "env3")
+@pytest.mark.each_landing("env3")
 @pytest.mark.parametrize("env", [broken.Line(), *(pytest.param(env, marks=pytest.mark.slow) for env in WORKING)])
 def test_check_env_passes_working_environments(env):
     report = purerl.check_env(env, num_steps=120)

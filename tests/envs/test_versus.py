@@ -113,6 +113,7 @@ def test_player_that_takes_an_illegal_action_loses():
     assert not after.info["won"].any()
 
 
+@pytest.mark.long
 def test_another_opponent_is_another_task(tmp_path):
     train = purerl.make_train(CFG, env=purerl.versus("tic_tac_toe"))
     init = jax.jit(train.init)

@@ -50,7 +50,7 @@ def test_window_resets_its_memory_and_solves_a_short_chain():
     assert metrics["episode_return"][-5:].mean() > 0.9
 
 
-@pytest.mark.parametrize("steps", [8, 32])
+@pytest.mark.parametrize("steps", [8, pytest.param(32, marks=pytest.mark.long)])
 def test_ratio_is_one_with_windows_longer_than_sequences_and_rollouts(steps):
     options = {"env": "MemoryChain-bsuite", "env_params": {"memory_length": 4}}
     cfg = purerl.PPOConfig(**SIZES | {"num_steps": 16, "sequence_length": 4, "lr": 0.0}, **options)

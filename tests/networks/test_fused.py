@@ -62,7 +62,7 @@ def test_gpu_calls_kernels_only_where_they_are_chosen(kernels):
         (purerl.PPOConfig, {**SMALL, "env": "Pendulum-v1", "compute_dtype": "bfloat16"}),
         pytest.param(purerl.PPOConfig, {**IMAGES, "torso": "mlp"}, marks=pytest.mark.long),
         pytest.param(purerl.PPOConfig, IMAGES, marks=pytest.mark.long),
-        (purerl.PPGConfig, SMALL),
+        pytest.param(purerl.PPGConfig, SMALL, marks=pytest.mark.long),
         pytest.param(purerl.DAACConfig, SMALL, marks=pytest.mark.long),
         pytest.param(purerl.APPOConfig, SMALL, marks=pytest.mark.long),
     ],

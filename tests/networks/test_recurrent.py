@@ -57,7 +57,7 @@ def flax_steps(cell, variables, carry, x, first):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("lstm-bfloat16")
+@pytest.mark.each_landing("gru-bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
 def test_gradient_over_a_sequence_equals_that_of_single_steps(cell, count, dtype):
@@ -190,7 +190,7 @@ def test_initial_recurrent_weights_are_orthogonal_and_biases_zero():
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("shared-lstm", "shared-min_gru", "shared-lru")
+@pytest.mark.each_landing("shared-min_gru", "shared-lru")
 @one_cell
 @pytest.mark.parametrize("arch", ["separate", "shared"])
 def test_hidden_state_is_reset_at_episode_starts(kind, arch):
@@ -260,7 +260,7 @@ def rolled_out(kind, num_steps, length=None, rollouts=1):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("lstm-4", "lru-4")
+@pytest.mark.each_landing("lru-4")
 @combinations(16, 4, 2)
 def test_replayed_hidden_states_equal_those_of_acting(kind, length):
     network, params, actor, [rollout] = rolled_out(kind, 16, length)
