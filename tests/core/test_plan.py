@@ -4,6 +4,8 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import CFG
 
 
 def test_plan_rounds_steps_up_to_whole_updates():
@@ -13,6 +15,22 @@ def test_plan_rounds_steps_up_to_whole_updates():
     assert plan.parameters == 2 * (4 * 64 + 64 + 64 * 64 + 64) + 64 * 2 + 2 + 64 + 1
     assert "extra_steps" in str(plan)
     assert "500,224" in str(plan)
+
+
+def test_rollout_is_traced_only_when_its_size_is_read():
+    steps = []
+
+    class Counted(Varied):
+        def step_env(self, *arguments):
+            steps.append(arguments)
+            return super().step_env(*arguments)
+
+    train = purerl.make_train(CFG, env=Counted())
+    steps.clear()
+    plan = train.plan
+    assert not steps
+    assert plan.rollout_bytes > 0
+    assert steps
 
 
 @pytest.mark.slow

@@ -35,6 +35,17 @@ class Drawn(Ends):
         return np.full((4, 4, 3), 40 * self.time, np.uint8)
 
 
+def test_parameters_are_no_constants_of_a_rendered_episode(tmp_path):
+    """A program with constants of one state could not be taken from a cache for the next state."""
+    train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1"))
+    before = jax.config.jax_captured_constants_warn_bytes
+    jax.config.update("jax_captured_constants_warn_bytes", 1000)  # JAX's warning would be an error here
+    try:
+        purerl.render(train, train.init(jax.random.key(0)), tmp_path / "a.gif", max_steps=3)
+    finally:
+        jax.config.update("jax_captured_constants_warn_bytes", before)
+
+
 @pytest.mark.slow
 def test_render_writes_one_whole_episode(tmp_path):
     train = purerl.make_train(CFG, env=purerl.from_gymnasium(Drawn))
