@@ -44,8 +44,8 @@ def needed_bytes(compiled: Any) -> int:
     return bytes_of + needed.temp_size_in_bytes
 
 
-COUNTS = ("devices", "num_updates", "env_steps", "extra_steps", "batch_size", "minibatch_size", "gradient_steps", "parameters")
-COUNTS += ("rollout_bytes", "state_bytes", "kept_bytes")  # the rows of the table
+TABLE = ("devices", "num_updates", "env_steps", "extra_steps", "batch_size", "minibatch_size", "gradient_steps", "parameters")
+TABLE += ("rollout_bytes", "state_bytes", "kept_bytes")  # its rows
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Plan:
         return needed_bytes(self.compile_update())
 
     def __str__(self) -> str:
-        rows = [(name, getattr(self, name)) for name in COUNTS]
+        rows = [(name, getattr(self, name)) for name in TABLE]
         for phase in self.phases if len(self.phases) > 1 else ():
             rows += [(f"{phase.name} phases", phase.runs), ("  gradient_steps", phase.gradient_steps)]
             rows += [("  left_over", phase.left_over)] if phase.left_over else []

@@ -31,7 +31,7 @@ class SharedTrainer(Trainer):
             super().compile(state)
 
 
-def shared(cfg, seed, num_seeds, exact, objects, devices_per_run):
+def get_trainer(cfg, seed, num_seeds, exact, objects, devices_per_run):
     """Return `Trainer(...)`, or an earlier one that was made from the same config, objects and settings of JAX.
 
     Trainers of external environments, which have a state, and those that warn when they are made, are not shared.
@@ -64,4 +64,4 @@ def _identity(x):
 def share_trainers():
     """Let `fit` and sweeps share trainers."""
     for name in ("purerl.runs.fit", "purerl.studies.programs"):
-        importlib.import_module(name).Trainer = shared
+        importlib.import_module(name).Trainer = get_trainer
